@@ -420,7 +420,7 @@ async fn another_cluster_is_refused_with_both_ids() {
         // A busy machine may not even have been greeted by then.
         errors.push(error);
     }
-    panic!("{troubles:?}");
+    panic!("{errors:?}");
 }
 
 #[tokio::test]

@@ -65,8 +65,8 @@ pub enum StorageError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// The log says that a replica was created, in words that this program does not know.
-    #[error("{0}: its birth record is unknown")]
-    Birth(PartitionId),
+    #[error("{0}: its create request is unknown")]
+    CreateRequest(PartitionId),
     /// The log is trimmed, what it was trimmed for is gone, and no other replica has it.
     #[error(
         "{group}: the log is trimmed up to {trimmed}, no good checkpoint reaches that far, and there is no other \

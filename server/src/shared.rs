@@ -10,7 +10,7 @@ use coppice_client::tls::Tls;
 use coppice_client::wire::{LinkFault, NodeId, PartitionId};
 use coppice_core::access::Access;
 use coppice_core::cost::Budget;
-use coppice_core::failure_detector::Heard;
+use coppice_core::failure_detector::LastHeard;
 use coppice_ordering::Time;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -79,7 +79,7 @@ pub struct Shared {
     /// Nodes that run on copies of their directories, as this one found out, and why.
     copies: Mutex<BTreeMap<NodeId, String>>,
     /// What was heard of the other nodes, by any shard.
-    heard: Mutex<BTreeMap<NodeId, Heard>>,
+    heard: Mutex<BTreeMap<NodeId, LastHeard>>,
     /// Other nodes that said that they have no room, on disk or in memory.
     full_nodes: Mutex<BTreeSet<NodeId>>,
     /// Whether there are any: asked for every write.
@@ -385,7 +385,7 @@ impl Shared {
     }
 
     /// What was heard of each node so far.
-    pub fn heard_of(&self) -> Vec<(NodeId, Heard)> {
+    pub fn heard_of(&self) -> Vec<(NodeId, LastHeard)> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.iter().map(|(node, heard)| (*node, *heard)).collect()
     }

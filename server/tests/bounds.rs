@@ -21,8 +21,8 @@ use coppice_client::wire::{
 };
 use coppice_core::machine::Outcome;
 use coppice_core::machine::entry;
-use coppice_core::machine::shard::{BATCH_ANSWER_BYTES_MAX, Shard};
-use coppice_core::multicast::{Letter, Word, letter};
+use coppice_core::machine::partition::{BATCH_ANSWER_BYTES_MAX, Partition};
+use coppice_core::multicast::{MulticastBody, MulticastMessage, message};
 use coppice_core::wire::codec::Body;
 use coppice_core::wire::peer::{self, BATCH_BYTES_MAX, Envelope};
 use coppice_ordering::message::{AcceptedBatch, Message, Phase1b, Phase2a, Preempted};
@@ -47,35 +47,37 @@ fn pack(session: SessionId, first: u64, ops: &[Op<'_>]) -> Bytes {
 /// A pack of 2 KiB that deletes large values was once answered by 200 MiB, at every replica, and again at each start.
 #[test]
 fn an_answer_to_a_pack_is_bounded_and_what_is_refused_did_not_happen() {
-    let mut shard = Shard::new(PartitionId(1), KeyRange::all(), MapVersion(1));
+    let mut partition = Partition::new(PartitionId(1), KeyRange::all(), MapVersion(1));
     let mut instance = Instance(0);
-    let mut run = |shard: &mut Shard, entry: Bytes| {
+    let mut run = |partition: &mut Partition, entry: Bytes| {
         instance = instance.next();
         let mut answers = Vec::new();
-        let mark = shard.execute(instance, &Batch::Commands(Commands::new(1, entry)), &mut answers);
-        shard.confirm(&mark, None);
+        let mark = partition.execute(instance, &Batch::Commands(Commands::new(1, entry)), &mut answers);
+        partition.confirm(&mark, None);
         answers.remove(0).outcome
     };
-    let Outcome::Opened(session) = run(&mut shard, entry::open(ClientId(9), 1)) else { panic!("opened") };
+    let Outcome::Opened(session) = run(&mut partition, entry::open(ClientId(9), 1)) else { panic!("opened") };
     let value = vec![1; VALUE_BYTES_MAX];
     let keys: Vec<[u8; 8]> = (0..20_u64).map(|n| n.to_be_bytes()).collect();
     for (key, number) in keys.iter().zip(1..) {
-        run(&mut shard, pack(session, number, &[Op::Put { key, value: &value }]));
+        run(&mut partition, pack(session, number, &[Op::Put { key, value: &value }]));
     }
     let deletes: Vec<Op<'_>> = keys.iter().map(|key| Op::Delete { key }).collect();
-    let Outcome::Pack(answer) = run(&mut shard, pack(session, 100, &deletes)) else { panic!("a pack") };
+    let Outcome::Pack(answer) = run(&mut partition, pack(session, 100, &deletes)) else { panic!("a pack") };
     assert!(answer.len() <= ANSWER_BYTES_MAX, "{}", answer.len());
-    let left = |shard: &Shard| {
+    let left = |partition: &Partition| {
         let keys = keys.iter().map(|key| key.as_slice());
-        keys.filter(|key| shard.get_all([*key].into_iter(), usize::MAX).is_some_and(|read| read.values[0].is_some()))
-            .count()
+        keys.filter(|key| {
+            partition.get_all([*key].into_iter(), usize::MAX).is_some_and(|read| read.values[0].is_some())
+        })
+        .count()
     };
     let gone = BATCH_ANSWER_BYTES_MAX / VALUE_BYTES_MAX + 1;
-    assert_eq!(left(&shard), keys.len() - gone);
+    assert_eq!(left(&partition), keys.len() - gone);
     // Sent again, under the same numbers.
     let rest = &deletes[gone..];
-    let Outcome::Pack(_) = run(&mut shard, pack(session, 100 + gone as u64, rest)) else { panic!("a pack") };
-    assert_eq!(left(&shard), keys.len() - 2 * gone);
+    let Outcome::Pack(_) = run(&mut partition, pack(session, 100 + gone as u64, rest)) else { panic!("a pack") };
+    assert_eq!(left(&partition), keys.len() - 2 * gone);
 }
 
 /// The client library packs calls that are made at once: each is answered, though one answer cannot hold all.
@@ -222,13 +224,13 @@ fn counts_of_a_peer_make_no_room_beyond_what_is_ever_sent() {
     let short = || Message::from(Preempted { ballot });
     assert!(peer::decode(frame((0..4_096).map(|_| short()).collect())).is_ok());
     assert!(peer::decode(frame((0..4_097).map(|_| short()).collect())).is_err());
-    let letters = |count| -> Bytes {
+    let multicast = |count| -> Bytes {
         let mut body = Body::default();
-        let letter = Letter::new(PartitionId(1), Word::Released(Ticket::default()));
-        (0..count).for_each(|_| letter::encode(&mut body, &letter));
+        let message = MulticastMessage::new(PartitionId(1), MulticastBody::Released(Ticket::default()));
+        (0..count).for_each(|_| message::encode(&mut body, &message));
         body.take_pieces().concat().into()
     };
-    assert!(letter::decode(&letters(4_096)).is_ok() && letter::decode(&letters(4_097)).is_err());
+    assert!(message::decode(&multicast(4_096)).is_ok() && message::decode(&multicast(4_097)).is_err());
 }
 
 #[cfg(feature = "mutants")]

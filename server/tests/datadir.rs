@@ -110,8 +110,8 @@ fn a_directory_whose_node_toml_is_gone_is_not_taken_for_new() {
     let mut dir = DataDir::open(&temp.0).expect("made");
     dir.adopt(CLUSTER, NodeId(2)).expect("adopted");
     let opened = open_log(&mut dir).expect("opens");
-    let birth = Entry::Created { group: PartitionId(1), replica: ReplicaId(1), birth: Bytes::from_static(b"birth") };
-    let logged = opened.writer.log().append_awaited(vec![Append { entry: birth, lsn: None, lazy: false }]);
+    let create = Entry::Created { group: PartitionId(1), replica: ReplicaId(1), create: Bytes::from_static(b"create") };
+    let logged = opened.writer.log().append_awaited(vec![Append { entry: create, lsn: None, lazy: false }]);
     logged.expect("it runs").wait().expect("durable");
     drop((opened, dir));
     fs::remove_file(temp.0.join("node.toml")).expect("removed");

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use coppice_client::map::{Addresses, NodeInfo, NodeState, PartitionMap};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId};
-use coppice_core::executor::Executing;
+use coppice_core::executor::ExecutorSettings;
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::{Directory, DirectoryCommand};
 use coppice_core::replica::{Effect, Input, Replica};
@@ -32,7 +32,7 @@ fn alone(effects: &mut Vec<Effect>) -> Replica {
         RecoveredGroup::new(),
         machine,
         Instance::ZERO,
-        Executing::default(),
+        ExecutorSettings::default(),
         Time::ZERO,
         effects,
     )

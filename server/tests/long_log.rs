@@ -7,9 +7,9 @@ mod common;
 use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::wire::{MapVersion, PartitionId};
-use coppice_core::executor::{Executing, SPECULATIVE_INSTANCES_MAX};
+use coppice_core::executor::{ExecutorSettings, SPECULATIVE_INSTANCES_MAX};
 use coppice_core::machine::Machine;
-use coppice_core::machine::shard::Shard;
+use coppice_core::machine::partition::Partition;
 use coppice_core::replica::{Effect, Input, Replica};
 use coppice_ordering::{
     Ballot, Batch, Commands, Config, Configuration, Instance, Lsn, Record, RecoveredGroup, ReplicaId, Round, Settings,
@@ -36,7 +36,7 @@ fn a_replica_executes_its_whole_log_after_a_restart_however_long_it_is() {
         settings: Settings::default(),
         campaign_first: true,
     };
-    let machine = Machine::Shard(Box::new(Shard::new(PartitionId(1), KeyRange::all(), MapVersion(1))));
+    let machine = Machine::Partition(Box::new(Partition::new(PartitionId(1), KeyRange::all(), MapVersion(1))));
     let (mut effects, mut now) = (Vec::new(), Time::ZERO);
     let mut replica = Replica::recover(
         PartitionId(1),
@@ -44,7 +44,7 @@ fn a_replica_executes_its_whole_log_after_a_restart_however_long_it_is() {
         recovered,
         machine,
         Instance::ZERO,
-        Executing::default(),
+        ExecutorSettings::default(),
         now,
         &mut effects,
     );

@@ -4,10 +4,10 @@
 use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::wire::{ClientId, MapVersion, PartitionId};
-use coppice_core::executor::Executing;
+use coppice_core::executor::ExecutorSettings;
 use coppice_core::machine::Machine;
-use coppice_core::machine::shard::Shard;
-use coppice_core::multicast::Share;
+use coppice_core::machine::partition::Partition;
+use coppice_core::multicast::PartitionQuery;
 use coppice_core::replica::{Effect, Input, Replica};
 use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{
@@ -38,8 +38,8 @@ impl Group {
                 settings: Settings::default(),
                 campaign_first: at == 0,
             };
-            let machine = Machine::Shard(Box::new(Shard::new(GROUP, KeyRange::all(), MapVersion(1))));
-            let how = Executing::speculating(true);
+            let machine = Machine::Partition(Box::new(Partition::new(GROUP, KeyRange::all(), MapVersion(1))));
+            let how = ExecutorSettings::speculating(true);
             let (log, begin) = (RecoveredGroup::new(), Instance::ZERO);
             Replica::recover(GROUP, config, log, machine, begin, how, Time::ZERO, &mut Vec::new())
         };
@@ -85,7 +85,7 @@ impl Group {
     /// Ticket `n` with one query for each of `drawn`.
     fn place(&mut self, n: u64, drawn: &[u32]) {
         let sub = |&replica: &u32| {
-            let share = Share {
+            let share = PartitionQuery {
                 client: ClientId(9),
                 query: n as u32,
                 replica: ReplicaId(replica),

@@ -14,9 +14,9 @@ use coppice_btree::{Cursor, KeyRange, Op};
 use coppice_client::wire::{
     MapVersion, PackWriter, PartitionId, RangeRequest, Replies, RepliesWriter, SessionId, frame,
 };
-use coppice_core::executor::Executing;
+use coppice_core::executor::ExecutorSettings;
 use coppice_core::machine::Machine;
-use coppice_core::machine::shard::Shard;
+use coppice_core::machine::partition::Partition;
 use coppice_core::replica::{Effect, Input, Replica};
 use coppice_core::request::{Origin, Reply, Request};
 use coppice_ordering::{
@@ -92,7 +92,7 @@ fn pairs(cursor: &Cursor) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 fn empty() -> Machine {
-    Machine::Shard(Box::new(Shard::new(GROUP, KeyRange::all(), MapVersion(1))))
+    Machine::Partition(Box::new(Partition::new(GROUP, KeyRange::all(), MapVersion(1))))
 }
 
 impl World {
@@ -128,7 +128,7 @@ impl World {
         let seed = self.random.next();
         let mut effects = Vec::new();
         // Replica 0 speculates at once, replica 1 executes on decision only, replica 2 runs ahead when it is told to.
-        let executing = Executing { deferred: at == 2, ..Executing::speculating(at != 1) };
+        let executing = ExecutorSettings { deferred: at == 2, ..ExecutorSettings::speculating(at != 1) };
         let config = config(at, seed);
         let mut replica =
             Replica::recover(GROUP, config, recovered, empty(), Instance::ZERO, executing, self.now, &mut effects);
@@ -154,7 +154,7 @@ impl World {
                     RecoveredGroup::new(),
                     empty(),
                     Instance::ZERO,
-                    Executing::speculating(false),
+                    ExecutorSettings::speculating(false),
                     Time::ZERO,
                     &mut Vec::new(),
                 ),
@@ -174,7 +174,7 @@ impl World {
             assert_eq!(first, digest, "replica {at} differs at {instance}");
         }
         let executor = self.hosts[at].replica.executor();
-        let state = executor.decided_view().shard().and_then(|shard| shard.cursor(b"", None, false));
+        let state = executor.decided_view().partition().and_then(|partition| partition.cursor(b"", None, false));
         self.states.entry(executor.decided()).or_insert_with(|| state.expect("a partition that is open"));
     }
 

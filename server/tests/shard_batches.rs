@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use bytes::{Bytes, BytesMut};
 use coppice_btree::{KeyRange, Op};
 use coppice_client::wire::{ClientId, MapVersion, PackWriter, PartitionId, Replies, RepliesWriter, SessionId, frame};
-use coppice_core::machine::shard::Shard;
+use coppice_core::machine::partition::Partition;
 use coppice_core::machine::{Answer, Outcome};
 use coppice_ordering::{Batch, Commands, Instance};
 
@@ -205,14 +205,14 @@ fn a_batch_answers_as_if_its_commands_ran_one_by_one() {
     let (mut repeats, mut executed, mut refused) = (0, 0, 0);
     for seed in 1..=300u64 {
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut shard = Shard::new(PARTITION, KeyRange::new(b"d", b"m"), MapVersion(1));
+        let mut partition = Partition::new(PARTITION, KeyRange::new(b"d", b"m"), MapVersion(1));
         let mut clients: Vec<Client> = (0..SESSIONS).map(|_| Client::default()).collect();
         let mut pairs = Pairs::new();
         let mut answers = Vec::new();
         for (at, client) in clients.iter_mut().enumerate() {
             let open = coppice_core::machine::entry::open(ClientId(at as u64), 1);
             let instance = Instance(at as u64 + 1);
-            shard.execute(instance, &Batch::Commands(Commands::new(1, open)), &mut answers);
+            partition.execute(instance, &Batch::Commands(Commands::new(1, open)), &mut answers);
             client.id = Some(SessionId { partition: PARTITION, instance: instance.0, index: 0 });
         }
         for instance in 10..22 {
@@ -224,15 +224,15 @@ fn a_batch_answers_as_if_its_commands_ran_one_by_one() {
             let count: u32 = packs.iter().map(|(_, pack)| pack.len() as u32).sum();
             let batch = Batch::Commands(Commands::new(count, bytes.freeze()));
             answers.clear();
-            let before = shard.digest();
-            let mark = shard.execute(Instance(instance), &batch, &mut answers);
+            let before = partition.digest();
+            let mark = partition.execute(Instance(instance), &batch, &mut answers);
             if random.below(3) == 0 {
-                let (digest, first) = (shard.digest(), answers.clone());
-                shard.undo(&mark);
-                assert_eq!(shard.digest(), before, "seed {seed}, instance {instance}: undo left something");
+                let (digest, first) = (partition.digest(), answers.clone());
+                partition.undo(&mark);
+                assert_eq!(partition.digest(), before, "seed {seed}, instance {instance}: undo left something");
                 answers.clear();
-                shard.execute(Instance(instance), &batch, &mut answers);
-                assert_eq!((shard.digest(), &answers), (digest, &first), "seed {seed}: another result after undo");
+                partition.execute(Instance(instance), &batch, &mut answers);
+                assert_eq!((partition.digest(), &answers), (digest, &first), "seed {seed}: another result after undo");
             }
             assert_eq!(answers.len(), packs.len());
             for ((at, pack), answer) in packs.iter().zip(&answers) {
@@ -256,7 +256,7 @@ fn a_batch_answers_as_if_its_commands_ran_one_by_one() {
                 }
             }
             let content: Pairs =
-                shard.tree().iter().map(|(key, value)| (key.as_slice().into(), value.into())).collect();
+                partition.tree().iter().map(|(key, value)| (key.as_slice().into(), value.into())).collect();
             assert_eq!(content, pairs, "seed {seed}, instance {instance}");
         }
     }

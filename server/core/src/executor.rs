@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use coppice_btree::SettleProgress;
 use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 
-use crate::machine::shard::{Awaited, Inheritance, Placed, Values};
+use crate::machine::partition::{AbsorbedState, AwaitedState, PlacedTicket, Values};
 use crate::machine::{Answer, Machine, Mark};
 
 /// Instances that may be executed or waiting above the decided one. The proposer's window is far below it; a follower
@@ -17,7 +17,7 @@ pub const SPECULATIVE_INSTANCES_MAX: usize = 1_024;
 
 /// How an executor works; none of it changes what comes out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Executing {
+pub struct ExecutorSettings {
     /// Batches run before they are decided.
     pub speculation: bool,
     /// What can run ahead waits for [`Executor::run_ahead`], so that the driver sends and writes first what the batch
@@ -41,16 +41,21 @@ const VIEW_WORK_SHARE: u64 = 8;
 /// Or when it was asked for so often that each time costs only so much.
 const VIEW_WORK_EACH: u64 = 256;
 
-impl Default for Executing {
-    fn default() -> Executing {
-        Executing { speculation: true, deferred: false, ahead_max: SPECULATIVE_INSTANCES_MAX, step_work_max: u64::MAX }
+impl Default for ExecutorSettings {
+    fn default() -> ExecutorSettings {
+        ExecutorSettings {
+            speculation: true,
+            deferred: false,
+            ahead_max: SPECULATIVE_INSTANCES_MAX,
+            step_work_max: u64::MAX,
+        }
     }
 }
 
-impl Executing {
+impl ExecutorSettings {
     /// With or without speculation.
-    pub fn speculating(speculation: bool) -> Executing {
-        Executing { speculation, ..Executing::default() }
+    pub fn speculating(speculation: bool) -> ExecutorSettings {
+        ExecutorSettings { speculation, ..ExecutorSettings::default() }
     }
 }
 
@@ -59,7 +64,7 @@ impl Executing {
 const DIGESTS_KEPT: usize = 20;
 
 /// One instance above the decided one that ran on the tip state.
-struct Executed {
+struct ExecutedBatch {
     batch: Batch,
     mark: Mark,
     /// Bytes of its answers.
@@ -85,10 +90,10 @@ pub struct Executor {
     /// Everything up to here is decided and executed as decided.
     decided: Instance,
     /// What ran above `decided`, in order: `decided + 1 ..= tip`.
-    executed: VecDeque<Executed>,
+    executed: VecDeque<ExecutedBatch>,
     /// Accepted above `tip`, beyond a gap or not yet run.
     waiting: BTreeMap<Instance, Batch>,
-    how: Executing,
+    how: ExecutorSettings,
     /// A digest is taken every so many instances; 0: never.
     digest_interval: u64,
     /// The newest digests of decided states, ascending: replicas are compared at an instance that both have.
@@ -96,10 +101,10 @@ pub struct Executor {
     /// Of the state of `decided`, when something above it ran last.
     decided_digest: u64,
     counters: ExecutorCounters,
-    /// Marks of decided batches that moved borders, not yet taken by [`Executor::take_moved`].
+    /// Marks of decided batches that moved boundaries, not yet taken by [`Executor::take_moved`].
     moved: Vec<Mark>,
     /// The instance that cannot run yet, and what it needs: everything behind it waits (protocol.md 8).
-    awaits: Option<(Instance, Awaited)>,
+    awaits: Option<(Instance, AwaitedState)>,
     /// Everything up to here is decided; above `decided` only while something is awaited.
     due: Instance,
     /// Bytes of the answers to what is in `executed`.
@@ -122,7 +127,7 @@ struct View {
 
 impl Executor {
     /// An executor whose machine holds the state of `decided`.
-    pub fn new(machine: Machine, decided: Instance, how: Executing) -> Executor {
+    pub fn new(machine: Machine, decided: Instance, how: ExecutorSettings) -> Executor {
         Executor {
             decided_digest: machine.digest(),
             machine,
@@ -168,9 +173,9 @@ impl Executor {
         self.machine.settle(from, nodes)
     }
 
-    /// See [`Machine::set_givers`].
-    pub fn set_givers(&mut self, givers: Option<Box<[ReplicaId]>>) {
-        self.machine.set_givers(givers);
+    /// See [`Machine::set_responders`].
+    pub fn set_responders(&mut self, responders: Option<Box<[ReplicaId]>>) {
+        self.machine.set_responders(responders);
     }
 
     /// The state at the tip, to plant a bug in.
@@ -261,7 +266,7 @@ impl Executor {
             self.decided = self.decided.next();
             self.ahead_answer_bytes -= executed.answer_bytes;
             failpoint!("batch.decided");
-            if Machine::moves_borders(&executed.mark) && !acts_early(&executed.mark) {
+            if Machine::moves_boundaries(&executed.mark) && !acts_early(&executed.mark) {
                 self.moved.push(executed.mark);
             }
             self.decided_digest = executed.digest;
@@ -274,13 +279,13 @@ impl Executor {
         }
     }
 
-    /// Decided batches that moved borders: what follows from that is done now. Handed out once.
+    /// Decided batches that moved boundaries: what follows from that is done now. Handed out once.
     pub fn take_moved(&mut self) -> Vec<Mark> {
         std::mem::take(&mut self.moved)
     }
 
     /// The instance that cannot run yet, and what it needs.
-    pub fn awaits(&self) -> Option<(Instance, Awaited)> {
+    pub fn awaits(&self) -> Option<(Instance, AwaitedState)> {
         self.awaits
     }
 
@@ -290,9 +295,9 @@ impl Executor {
     }
 
     /// What a neighbour leaves is here: what waited for it runs.
-    pub fn inherit(&mut self, left: Inheritance, answers: &mut Vec<Answer>) {
+    pub fn absorb(&mut self, left: AbsorbedState, answers: &mut Vec<Answer>) {
         let partition = left.partition;
-        if self.machine.inherit(left) && self.awaits.is_some_and(|(_, awaited)| awaited.partition == partition) {
+        if self.machine.absorb(left) && self.awaits.is_some_and(|(_, awaited)| awaited.partition == partition) {
             self.awaits = None;
             if self.how.speculation {
                 self.run_contiguous(None, answers);
@@ -332,7 +337,7 @@ impl Executor {
     }
 
     /// Moves the tickets that counted since the last call to the end of `placed`.
-    pub fn take_placed(&mut self, placed: &mut Vec<Placed>) {
+    pub fn take_placed(&mut self, placed: &mut Vec<PlacedTicket>) {
         self.machine.take_placed(placed);
     }
 
@@ -364,7 +369,7 @@ impl Executor {
             let answer_bytes = answers[known..].iter().map(Answer::bytes).sum();
             self.ahead_answer_bytes += answer_bytes;
             self.note_work(mark.work());
-            self.executed.push_back(Executed { batch, mark, answer_bytes, digest });
+            self.executed.push_back(ExecutedBatch { batch, mark, answer_bytes, digest });
             failpoint!("batch.executed");
         }
     }
@@ -412,17 +417,17 @@ impl Executor {
         }
     }
 
-    /// Keys of the decided state, without making it. Not where borders have moved above it.
+    /// Keys of the decided state, without making it. Not where boundaries have moved above it.
     pub fn get_all_decided<'k, K: Iterator<Item = &'k [u8]>>(
         &mut self,
         keys: impl Fn() -> K,
         bytes_max: usize,
     ) -> Option<Option<Values>> {
-        if self.executed.iter().any(|executed| Machine::moves_borders(&executed.mark)) {
+        if self.executed.iter().any(|executed| Machine::moves_boundaries(&executed.mark)) {
             return None;
         }
         match &mut self.machine {
-            Machine::Shard(shard) => Some(shard.get_all_before(keys, bytes_max)),
+            Machine::Partition(partition) => Some(partition.get_all_before(keys, bytes_max)),
             Machine::Directory(_) => None,
         }
     }
@@ -434,7 +439,7 @@ impl Executor {
             self.view = None;
             return (&self.machine, self.decided);
         }
-        let cost = self.machine.shard().map_or(0, |shard| shard.undo_len() as u64);
+        let cost = self.machine.partition().map_or(0, |partition| partition.undo_len() as u64);
         let (decided, work) = (self.decided, self.work);
         let serves = |view: &View| {
             let due = view.asked * VIEW_WORK_EACH >= cost || work - view.made_at >= VIEW_WORK_SHARE * cost;

@@ -12,7 +12,7 @@ use coppice_ordering::{Settings, Time};
 
 /// What was heard of another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct LastHeard {
     /// When something came last.
     pub at: Time,
     /// Changes when its process or its connection is another one.
@@ -22,12 +22,12 @@ pub struct Heard {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct FailureDetector {
-    nodes: BTreeMap<NodeId, Known>,
+    nodes: BTreeMap<NodeId, PeerState>,
     due: Time,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct PeerState {
     life: u64,
     lost: bool,
 }
@@ -53,7 +53,7 @@ impl FailureDetector {
     }
 
     /// Looks at a node. If it is lost, and that was not said before: when it was last heard.
-    pub fn look(&mut self, node: NodeId, heard: Heard, settings: &Settings, now: Time) -> Option<Time> {
+    pub fn look(&mut self, node: NodeId, heard: LastHeard, settings: &Settings, now: Time) -> Option<Time> {
         let silence_max = settings.election_timeout - settings.heartbeat_interval;
         let known = self.nodes.entry(node).or_default();
         if std::mem::replace(&mut known.life, heard.life) != heard.life {
@@ -82,7 +82,7 @@ mod tests {
         let mut failure_detector = FailureDetector::default();
         let mut look = |at: u64, now: u64| {
             failure_detector
-                .look(NODE, Heard { at: Time(at * MS), life: 0 }, &settings(), Time(now * MS))
+                .look(NODE, LastHeard { at: Time(at * MS), life: 0 }, &settings(), Time(now * MS))
                 .map(|at| at.0 / MS)
         };
         assert_eq!(look(0, 250), None);
@@ -97,7 +97,7 @@ mod tests {
         let mut failure_detector = FailureDetector::default();
         let mut look = |life: u64, now: u64| {
             failure_detector
-                .look(NODE, Heard { at: Time(now * MS), life }, &settings(), Time(now * MS))
+                .look(NODE, LastHeard { at: Time(now * MS), life }, &settings(), Time(now * MS))
                 .map(|at| at.0 / MS)
         };
         assert_eq!(look(1, 10), Some(10));

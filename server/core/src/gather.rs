@@ -83,7 +83,7 @@ struct Gather {
 type Place = (u64, u32);
 
 /// Parts that one request to a replica is about, and since when it waits for its answer.
-struct Asked {
+struct PendingRequest {
     places: Vec<Place>,
     since: Time,
 }
@@ -101,7 +101,7 @@ pub struct Gathers {
     unread: BTreeMap<PartitionId, Vec<Place>>,
     read: BTreeMap<PartitionId, Vec<Place>>,
     /// Requests without an answer, by number, and how many there were.
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, PendingRequest>,
     requests: u64,
 }
 
@@ -186,7 +186,7 @@ impl Gathers {
 
     fn ask(&mut self, now: Time, (partition, places): (PartitionId, Vec<Place>), request: Request) -> Act {
         self.requests += 1;
-        self.asked.insert(self.requests, Asked { places, since: now });
+        self.asked.insert(self.requests, PendingRequest { places, since: now });
         Act::Ask { partition, origin: Origin::gather(self.shard, self.requests), request }
     }
 
@@ -200,7 +200,7 @@ impl Gathers {
 
     /// An answer to the request of this number ([`Origin::gathers`]).
     pub fn on_reply(&mut self, request: u64, partition: PartitionId, reply: Reply, acts: &mut Vec<Act>) {
-        let Some(Asked { places, .. }) = self.asked.remove(&request) else { return };
+        let Some(PendingRequest { places, .. }) = self.asked.remove(&request) else { return };
         match reply {
             Reply::Readings { instance, version: Some(version), cursors } if cursors.len() == places.len() => {
                 let position = Position { partition, instance: instance.0, index: 0 };

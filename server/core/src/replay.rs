@@ -24,7 +24,7 @@ pub enum Entry {
         /// As which replica: above any earlier one of the group.
         replica: ReplicaId,
         /// What it starts from, for the caller to read again; at most 16 MiB.
-        birth: Bytes,
+        create: Bytes,
     },
     /// The replica is removed, and must not be started again (protocol.md 8: a replayed split starts nothing twice).
     Removed {
@@ -75,7 +75,7 @@ impl Entry {
 pub struct GroupReplay {
     /// The replica that runs here and what it started from; `None` if the log never said, or after its removal.
     pub created: Option<(ReplicaId, Bytes)>,
-    /// The newest replica of the group that was removed here: no birth of it may be replayed (protocol.md 8).
+    /// The newest replica of the group that was removed here: no create request of it may be replayed (protocol.md 8).
     pub removed: Option<ReplicaId>,
     /// A durable checkpoint holds everything up to here.
     pub trimmed: Option<Instance>,
@@ -148,11 +148,11 @@ impl Replay {
         let state = self.groups.entry(group).or_default();
         match entry {
             Entry::Group { record, .. } => state.apply(carried, record),
-            Entry::Created { replica, birth, .. } => {
+            Entry::Created { replica, create, .. } => {
                 if !carried {
                     *state = GroupReplay { removed: state.removed, ..GroupReplay::default() };
                 }
-                state.created = Some((replica, birth));
+                state.created = Some((replica, create));
             }
             Entry::Removed { replica, .. } => {
                 if !carried {

@@ -14,12 +14,12 @@ use coppice_btree::KeyRange;
 use coppice_client::map::{Entry, PartitionMap, Role};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId};
 use coppice_ordering::{Instance, ReplicaId};
-pub use start::{Birth, Start};
+pub use start::{CreateRequest, Start};
 
 use crate::ids;
-use crate::machine::shard::Fork;
+use crate::machine::partition::Fork;
 use crate::replay::GroupReplay;
-use crate::snapshot::Loaded;
+use crate::snapshot::LoadedSnapshot;
 
 /// The version of the map that `init` makes.
 const FIRST_MAP: MapVersion = MapVersion(1);
@@ -29,9 +29,9 @@ const FIRST_MAP: MapVersion = MapVersion(1);
 /// (protocol.md 1.5 speaks of lost votes), but until a snapshot at or above the trim position is here it neither votes
 /// nor serves: as an acceptor it would report holes where batches were decided (hazards.md PX6).
 #[derive(Debug)]
-pub struct Healing {
+pub struct AwaitingSnapshot {
     me: ReplicaId,
-    birth: Birth,
+    create: CreateRequest,
     replay: GroupReplay,
     trimmed: Instance,
     /// Times asked so far; the next time begins with the next node.
@@ -39,7 +39,7 @@ pub struct Healing {
     fetching: bool,
 }
 
-impl Healing {
+impl AwaitingSnapshot {
     /// The snapshot must reach this far.
     pub fn trimmed(&self) -> Instance {
         self.trimmed
@@ -53,7 +53,7 @@ pub struct StateLost(pub Instance);
 
 /// What the map asks of this node about one group.
 #[derive(Debug)]
-pub enum Wanted {
+pub enum PlacementDemand {
     /// Nothing: it has no replica here, or it runs, or waits for its state, or was removed.
     Nothing,
     /// The group was just made, and this replica of it begins with nothing.
@@ -72,25 +72,26 @@ pub struct ReplicaManager {
     /// a parent that is behind executes its split yet.
     removed: BTreeMap<PartitionId, ReplicaId>,
     /// Replicas whose state must come from another node, or from a split executed again, before they run.
-    healing: BTreeMap<PartitionId, Healing>,
-    /// The map version of each replica's birth: a map at least as new that does not name it has removed it.
-    born: BTreeMap<PartitionId, MapVersion>,
+    awaiting_snapshot: BTreeMap<PartitionId, AwaitingSnapshot>,
+    /// The map version of each replica's create request: a map at least as new that does not name it has removed it.
+    created_at: BTreeMap<PartitionId, MapVersion>,
     /// Groups that a replica here is to join, while its snapshot is on its way.
     joining: BTreeMap<PartitionId, ReplicaId>,
     /// Groups that this node lacks while a snapshot waits which skips splits that made them: no fork is waited for.
     skipped: BTreeSet<PartitionId>,
     /// Children of splits without a checkpoint yet, with their parents. Until it has one, a child's beginning exists
     /// only as the parent's log up to the split.
-    unsaved: BTreeMap<PartitionId, Unsaved>,
-    /// Replicas whose birth is on its way to the log: a crash may leave a checkpoint of a replica that nobody knows.
-    unborn: BTreeSet<PartitionId>,
+    unsaved: BTreeMap<PartitionId, UnsavedChild>,
+    /// Replicas whose create request is on its way to the log: a crash may leave a checkpoint of a replica that nobody
+    /// knows.
+    pending_creates: BTreeSet<PartitionId>,
 }
 
 /// A child that needs its parent.
 #[derive(Debug)]
-struct Unsaved {
+struct UnsavedChild {
     parent: PartitionId,
-    /// It has a checkpoint, and waits for its birth to be durable.
+    /// It has a checkpoint, and waits for its create request to be durable.
     has_checkpoint: bool,
 }
 
@@ -109,47 +110,48 @@ impl ReplicaManager {
         &mut self,
         own: NodeId,
         (group, me): (PartitionId, ReplicaId),
-        birth: Birth,
-        loaded: Option<Loaded>,
+        create: CreateRequest,
+        loaded: Option<LoadedSnapshot>,
         mut replay: GroupReplay,
     ) -> Result<Option<Start>, StateLost> {
-        self.born.insert(group, birth.map_version());
-        let Some(trimmed) = birth.lacks(loaded.as_ref().map(|loaded| loaded.instance), replay.trimmed) else {
-            return Ok(Some(Start::again(group, me, birth, loaded, &mut replay)));
+        self.created_at.insert(group, create.map_version());
+        let Some(trimmed) = create.lacks(loaded.as_ref().map(|loaded| loaded.instance), replay.trimmed) else {
+            return Ok(Some(Start::again(group, me, create, loaded, &mut replay)));
         };
         // A child's beginning comes from the split, which its parent here executes again.
-        if replay.trimmed.is_some() && birth.nodes().all(|(_, node)| node == own) {
+        if replay.trimmed.is_some() && create.nodes().all(|(_, node)| node == own) {
             return Err(StateLost(trimmed));
         }
-        self.healing.insert(group, Healing { me, birth, replay, trimmed, asked: 0, fetching: false });
+        self.awaiting_snapshot
+            .insert(group, AwaitingSnapshot { me, create, replay, trimmed, asked: 0, fetching: false });
         Ok(None)
     }
 
     /// What the map asks of this node about a group. A newer replica of it takes the place of one that waits here.
-    pub fn wanted(&mut self, own: NodeId, entry: &Entry) -> Wanted {
+    pub fn wanted(&mut self, own: NodeId, entry: &Entry) -> PlacementDemand {
         let group = entry.partition;
-        let Some(info) = entry.replica_on(own) else { return Wanted::Nothing };
+        let Some(info) = entry.replica_on(own) else { return PlacementDemand::Nothing };
         let me = ids::replica(info.replica);
-        let healing = self.healing.get(&group).map(|healing| healing.me);
-        let known = self.running.get(&group).copied().or(healing).or_else(|| self.removed.get(&group).copied());
+        let waiting = self.awaiting_snapshot.get(&group).map(|waiting| waiting.me);
+        let known = self.running.get(&group).copied().or(waiting).or_else(|| self.removed.get(&group).copied());
         if known.is_some_and(|known| known >= me) {
-            return Wanted::Nothing;
+            return PlacementDemand::Nothing;
         }
         // An older replica goes first, and its checkpoints with it: they lie where those of the next one will.
         if self.running.contains_key(&group) && !mutant!(joins_beside_its_elder) {
-            return Wanted::Nothing;
+            return PlacementDemand::Nothing;
         }
-        self.healing.remove(&group);
+        self.awaiting_snapshot.remove(&group);
         // Since the first map nothing was changed about the group: its log begins with what this entry says. Any later
         // entry says nothing about how the group began.
         if entry.version > FIRST_MAP || info.role == Role::Learner {
             if info.role == Role::Voter && mutant!(snapshot_skips_fork) {
-                return Wanted::Nothing;
+                return PlacementDemand::Nothing;
             }
-            return Wanted::Join(me);
+            return PlacementDemand::Join(me);
         }
         let first = entry.replicas.first().is_some_and(|first| first.node == own);
-        Wanted::Begin(Box::new(Start::founding(group, me, Birth::of(entry), first)))
+        PlacementDemand::Begin(Box::new(Start::founding(group, me, CreateRequest::of(entry), first)))
     }
 
     /// Whether the map names a replica for this node that does not run.
@@ -165,7 +167,7 @@ impl ReplicaManager {
     /// The child of a split that is decided and executed here begins beside its parent, which is `led` here or not; or
     /// it was started before.
     pub fn fork(&mut self, own: NodeId, parent: PartitionId, led: bool, fork: &Fork) -> Option<Start> {
-        let group = fork.shard.partition();
+        let group = fork.partition.id();
         let me = ids::replica(fork.replicas.iter().find(|info| info.node == own)?.replica);
         // Started before, even if removed since: a second start would vote without what the first one promised
         // (hazards.md MV11).
@@ -175,7 +177,7 @@ impl ReplicaManager {
         }
         // One that waits for its state here, and whose log was trimmed above the fork, has no votes left from there on:
         // from the fork it would go on without them. So would a replica that a newer one has taken the place of.
-        let waits = self.healing.get(&group);
+        let waits = self.awaiting_snapshot.get(&group);
         if waits.is_some_and(|waits| waits.me > me || (waits.me == me && waits.trimmed > fork.instance))
             && !mutant!(fork_below_trimmed)
         {
@@ -183,28 +185,28 @@ impl ReplicaManager {
         }
         self.joining.remove(&group);
         let mut start = Start::forked(parent, fork, me, led);
-        if let Some(mut healing) = self.healing.remove(&group).filter(|healing| healing.me == me) {
-            (start.birth, start.is_new) = (healing.birth, false);
-            start.replay(&mut healing.replay);
+        if let Some(mut waiting) = self.awaiting_snapshot.remove(&group).filter(|waiting| waiting.me == me) {
+            (start.create, start.is_new) = (waiting.create, false);
+            start.replay(&mut waiting.replay);
         }
-        self.unsaved.insert(group, Unsaved { parent, has_checkpoint: false });
+        self.unsaved.insert(group, UnsavedChild { parent, has_checkpoint: false });
         Some(start)
     }
 
     /// The replica runs from now on.
     pub fn runs(&mut self, start: &Start) {
         self.running.insert(start.group, start.me);
-        if start.is_new && !mutant!(birth_unflushed) {
-            self.unborn.insert(start.group);
+        if start.is_new && !mutant!(create_unflushed) {
+            self.pending_creates.insert(start.group);
         }
         self.skipped.remove(&start.group);
-        self.born.insert(start.group, start.birth.map_version());
+        self.created_at.insert(start.group, start.create.map_version());
     }
 
-    /// The birth of a replica that runs is durable.
-    pub fn birth_is_durable(&mut self, group: PartitionId, me: ReplicaId) {
+    /// The create request of a replica that runs is durable.
+    pub fn create_is_durable(&mut self, group: PartitionId, me: ReplicaId) {
         if self.running.get(&group) == Some(&me) {
-            self.unborn.remove(&group);
+            self.pending_creates.remove(&group);
             if self.unsaved.get(&group).is_some_and(|child| child.has_checkpoint) {
                 self.unsaved.remove(&group);
             }
@@ -217,7 +219,7 @@ impl ReplicaManager {
     }
 }
 
-/// Joining, and healing.
+/// Joining, and waiting for a snapshot.
 impl ReplicaManager {
     /// A replica is to join a group; `false`: that is under way.
     pub fn begin_join(&mut self, group: PartitionId, me: ReplicaId) -> bool {
@@ -234,8 +236,8 @@ impl ReplicaManager {
     }
 
     /// Whether a replica that joins is to wait while another replica here holds the group's keys: a split has yet to be
-    /// executed here, and the child begins from its fork. The keys of a partition that ends are with its heir, which
-    /// splits it off no more.
+    /// executed here, and the child begins from its fork. The keys of a partition that ends are with its merge target,
+    /// which splits it off no more.
     pub fn may_be_forked(&self, map: &PartitionMap, group: PartitionId) -> bool {
         !self.skipped.contains(&group)
             && group != PartitionId::DIRECTORY
@@ -258,7 +260,7 @@ impl ReplicaManager {
         own: NodeId,
         map: &PartitionMap,
         (group, me): (PartitionId, ReplicaId),
-        loaded: Loaded,
+        loaded: LoadedSnapshot,
     ) -> Option<Start> {
         let joins = self.end_join(group, me) && !self.running.contains_key(&group);
         let entry = map.group(group).filter(|_| joins || mutant!(joins_after_fork))?;
@@ -266,7 +268,7 @@ impl ReplicaManager {
         if !wanted || self.removed.get(&group).is_some_and(|&removed| removed >= me) {
             return None;
         }
-        Some(Start::joining(group, me, Birth::of_later(entry), loaded))
+        Some(Start::joining(group, me, CreateRequest::of_later(entry), loaded))
     }
 
     /// Whether a snapshot that holds `kept`, by the map of `version`, may take the place of a replica of `group` here
@@ -299,7 +301,8 @@ impl ReplicaManager {
         };
         let missing = |entry: &&Entry| {
             let info = entry.replica_on(own).filter(|info| info.role == Role::Voter);
-            let durable = self.running.get(&entry.partition).filter(|_| !self.unborn.contains(&entry.partition));
+            let durable =
+                self.running.get(&entry.partition).filter(|_| !self.pending_creates.contains(&entry.partition));
             let ours = durable.or_else(|| self.removed.get(&entry.partition));
             info.is_some_and(|info| ours.is_none_or(|&ours| ours < ids::replica(info.replica)))
         };
@@ -314,44 +317,44 @@ impl ReplicaManager {
     }
 
     /// Replicas that wait for their state.
-    pub fn healing(&self) -> &BTreeMap<PartitionId, Healing> {
-        &self.healing
+    pub fn awaiting_snapshot(&self) -> &BTreeMap<PartitionId, AwaitingSnapshot> {
+        &self.awaiting_snapshot
     }
 
     /// Groups whose state nobody was asked for yet, or was asked in vain.
     pub fn unasked(&self) -> Vec<PartitionId> {
-        self.healing.iter().filter(|(_, healing)| !healing.fetching).map(|(&group, _)| group).collect()
+        self.awaiting_snapshot.iter().filter(|(_, waiting)| !waiting.fetching).map(|(&group, _)| group).collect()
     }
 
-    /// The nodes to ask now for the state of a replica that waits, one after the other: those of its birth and of the
-    /// map, each time from the next one on. The answer goes to [`ReplicaManager::healed`].
+    /// The nodes to ask now for the state of a replica that waits, one after the other: those of its create request and
+    /// of the map, each time from the next one on. The answer goes to [`ReplicaManager::snapshot_arrived`].
     pub fn ask_for_state(
         &mut self,
         own: NodeId,
         map: &PartitionMap,
         group: PartitionId,
     ) -> Option<(Vec<NodeId>, Instance)> {
-        let healing = self.healing.get_mut(&group)?;
-        let mut nodes: Vec<NodeId> = healing.birth.nodes().map(|(_, node)| node).collect();
+        let waiting = self.awaiting_snapshot.get_mut(&group)?;
+        let mut nodes: Vec<NodeId> = waiting.create.nodes().map(|(_, node)| node).collect();
         nodes.extend(map.group(group).into_iter().flat_map(|entry| entry.replicas.iter().map(|info| info.node)));
         nodes.sort_unstable();
         nodes.dedup();
         nodes.retain(|&node| node != own);
-        let first = healing.asked % nodes.len().max(1);
+        let first = waiting.asked % nodes.len().max(1);
         nodes.rotate_left(first);
-        healing.asked += 1;
-        healing.fetching = !nodes.is_empty();
-        healing.fetching.then_some((nodes, healing.trimmed))
+        waiting.asked += 1;
+        waiting.fetching = !nodes.is_empty();
+        waiting.fetching.then_some((nodes, waiting.trimmed))
     }
 
     /// What a node gave that was asked for a state; none: nothing. If it does not reach far enough, the next one is
     /// asked.
-    pub fn healed(&mut self, group: PartitionId, loaded: Option<Loaded>) -> Option<Start> {
-        let healing = self.healing.get_mut(&group)?;
-        healing.fetching = false;
-        let loaded = loaded.filter(|loaded| loaded.instance >= healing.trimmed)?;
-        let Healing { me, birth, mut replay, .. } = self.healing.remove(&group)?;
-        Some(Start::again(group, me, birth, Some(loaded), &mut replay))
+    pub fn snapshot_arrived(&mut self, group: PartitionId, loaded: Option<LoadedSnapshot>) -> Option<Start> {
+        let waiting = self.awaiting_snapshot.get_mut(&group)?;
+        waiting.fetching = false;
+        let loaded = loaded.filter(|loaded| loaded.instance >= waiting.trimmed)?;
+        let AwaitingSnapshot { me, create, mut replay, .. } = self.awaiting_snapshot.remove(&group)?;
+        Some(Start::again(group, me, create, Some(loaded), &mut replay))
     }
 }
 
@@ -367,7 +370,7 @@ impl ReplicaManager {
 
     /// A checkpoint of a group is durable here.
     pub fn saved(&mut self, group: PartitionId) {
-        if !self.unborn.contains(&group) {
+        if !self.pending_creates.contains(&group) {
             self.unsaved.remove(&group);
         } else if let Some(child) = self.unsaved.get_mut(&group) {
             child.has_checkpoint = true;
@@ -380,8 +383,8 @@ impl ReplicaManager {
     }
 
     /// Whether a child on this node still needs the group's log: it takes no checkpoint and is not removed until the
-    /// child has a checkpoint of its own. After a crash it executes the split again, and the child, whose birth and
-    /// votes stand in the log, goes on from the same fork.
+    /// child has a checkpoint of its own. After a crash it executes the split again, and the child, whose create
+    /// request and votes stand in the log, goes on from the same fork.
     pub fn is_needed(&self, group: PartitionId) -> bool {
         self.unsaved.values().any(|child| child.parent == group)
     }
@@ -397,7 +400,7 @@ impl ReplicaManager {
             let info = map.group(group).and_then(|entry| entry.replica_on(own));
             info.is_some_and(|info| ids::replica(info.replica) == me)
         };
-        let newer = |group: &PartitionId| self.born.get(group).is_none_or(|born| map.version >= *born);
+        let newer = |group: &PartitionId| self.created_at.get(group).is_none_or(|born| map.version >= *born);
         let gone = self.running.iter().filter(|&(group, &me)| newer(group) && !named(*group, me));
         gone.map(|(&group, _)| group).filter(|&group| !self.has_use(own, map, group)).collect()
     }
@@ -406,21 +409,22 @@ impl ReplicaManager {
     /// the group only, if it was started again without a checkpoint, and the split is still to be executed again. One
     /// that the map does not name counts for its own children.
     fn has_use(&self, own: NodeId, map: &PartitionMap, group: PartitionId) -> bool {
-        let wanted = |child: PartitionId, healing: &Healing| {
+        let wanted = |child: PartitionId, waiting: &AwaitingSnapshot| {
             let info = map.group(child).and_then(|entry| entry.replica_on(own));
-            let named = info.is_some_and(|info| ids::replica(info.replica) == healing.me);
-            named || map.version < healing.birth.map_version()
+            let named = info.is_some_and(|info| ids::replica(info.replica) == waiting.me);
+            named || map.version < waiting.create.map_version()
         };
-        let of_group = |healing: &Healing| healing.birth.is_child_of(group) && healing.trimmed == Instance::ZERO;
-        let mut waiting = self.healing.iter().filter(|(_, healing)| of_group(healing));
-        let waits = waiting.any(|(&child, healing)| wanted(child, healing) || self.has_use(own, map, child));
+        let of_group =
+            |waiting: &AwaitingSnapshot| waiting.create.is_child_of(group) && waiting.trimmed == Instance::ZERO;
+        let mut waiting = self.awaiting_snapshot.iter().filter(|(_, waiting)| of_group(waiting));
+        let waits = waiting.any(|(&child, waiting)| wanted(child, waiting) || self.has_use(own, map, child));
         self.is_needed(group) || waits && !mutant!(awaited_parent_goes)
     }
 
     /// Of the groups that have checkpoints on this disk, those that no replica which the log knows as started can read:
     /// it was removed, and the process ended before its checkpoints were deleted; or it was to join, and never began.
     pub fn stale(&self, on_disk: Vec<PartitionId>) -> Vec<PartitionId> {
-        let live = |group: &PartitionId| self.running.contains_key(group) || self.healing.contains_key(group);
+        let live = |group: &PartitionId| self.running.contains_key(group) || self.awaiting_snapshot.contains_key(group);
         let stale = on_disk.into_iter().filter(|group| !live(group));
         if mutant!(stale_checkpoints_stay) { Vec::new() } else { stale.collect() }
     }
@@ -433,9 +437,9 @@ impl ReplicaManager {
         }
         let replica = self.running.remove(&group)?;
         self.unsaved.remove(&group);
-        self.unborn.remove(&group);
+        self.pending_creates.remove(&group);
         self.removed.insert(group, replica);
-        self.born.remove(&group);
+        self.created_at.remove(&group);
         Some(replica)
     }
 }

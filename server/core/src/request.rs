@@ -233,7 +233,7 @@ pub enum Reply {
         unchanged: Vec<bool>,
     },
     /// A query has a ticket: what to expect, and from whom. Not the last answer.
-    Cut(Box<QueryPlan>),
+    QueryPlan(Box<QueryPlan>),
     /// The parts of this ticket are the query's result.
     Completed {
         /// Its ticket.

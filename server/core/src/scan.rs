@@ -7,7 +7,7 @@ use coppice_client::wire::part::PartHead;
 use coppice_client::wire::{CollectRequest, PartEnd, PartWriter, PartitionId, Position, RangeRequest, Ticket, Version};
 use coppice_ordering::Instance;
 
-use crate::multicast::Share;
+use crate::multicast::PartitionQuery;
 
 /// Pairs counted without sending before others have their turn: a fraction of a millisecond.
 const COUNT_PAIRS: u64 = 4_096;
@@ -76,9 +76,9 @@ impl From<&CollectRequest> for Terms {
     }
 }
 
-impl From<&Share> for Terms {
-    fn from(share: &Share) -> Terms {
-        let Share { keys_only, count_only, pairs_max, bytes_max, credit, .. } = *share;
+impl From<&PartitionQuery> for Terms {
+    fn from(partition_query: &PartitionQuery) -> Terms {
+        let PartitionQuery { keys_only, count_only, pairs_max, bytes_max, credit, .. } = *partition_query;
         Terms { keys_only, count_only, pairs_max, bytes_max, credit }
     }
 }

@@ -22,11 +22,11 @@ use pressure::Sizes;
 pub use repeats::Repeats;
 use serde::{Deserialize, Serialize};
 pub use undo::SessionUndo;
-use undo::{Taken, note_dropped};
+use undo::{SessionChange, note_dropped};
 
 /// What the table knows of a command's number.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Known<'a> {
+pub enum CommandLookup<'a> {
     /// Never seen: execute it.
     New,
     /// Executed before, at this instance and index, with this encoded result.
@@ -255,7 +255,7 @@ impl Sessions {
             };
             self.end(first.unwrap_or(oldest), undo);
         }
-        undo.push(SessionUndo(Taken::Opened { session, digest: self.digest }));
+        undo.push(SessionUndo(SessionChange::Opened { session, digest: self.digest }));
         let last_used = used_at(now);
         let row = Row {
             client,
@@ -295,13 +295,13 @@ impl Sessions {
 
     fn end(&mut self, session: SessionId, undo: &mut Vec<SessionUndo>) {
         let Some(row) = self.remove(session) else { return };
-        undo.push(SessionUndo(Taken::Ended { session, digest: self.digest, row: Box::new(row.clone()) }));
+        undo.push(SessionUndo(SessionChange::Ended { session, digest: self.digest, row: Box::new(row.clone()) }));
         let kept = row.kept().map(Answers::digest).fold(row_digest(session, &row), u64::wrapping_add);
         self.digest = self.digest.wrapping_sub(kept);
     }
 
-    /// What the table knows of `number`. The session must be open; an absent one answers [`Known::Forgotten`].
-    pub fn find(&self, session: SessionId, number: u64) -> Known<'_> {
+    /// What the table knows of `number`. The session must be open; an absent one answers [`CommandLookup::Forgotten`].
+    pub fn find(&self, session: SessionId, number: u64) -> CommandLookup<'_> {
         self.repeats(session).find(number)
     }
 
@@ -325,7 +325,7 @@ impl Sessions {
         undo: &mut Vec<SessionUndo>,
     ) {
         let Some(row) = self.rows.get_mut(&session) else { return };
-        undo.push(SessionUndo(Taken::Used {
+        undo.push(SessionUndo(SessionChange::Used {
             session,
             lowest_unacknowledged: row.lowest_unacknowledged,
             highest: row.highest,
@@ -381,15 +381,15 @@ impl Sessions {
     /// Takes back one record; records go in the reverse of the order in which they were made.
     pub fn undo(&mut self, record: &SessionUndo) {
         match record.0.clone() {
-            Taken::Opened { session, digest } => {
+            SessionChange::Opened { session, digest } => {
                 self.remove(session);
                 self.digest = digest;
             }
-            Taken::Ended { session, row, digest } => {
+            SessionChange::Ended { session, row, digest } => {
                 self.insert(session, *row);
                 self.digest = digest;
             }
-            Taken::Shared { sessions, digest } => {
+            SessionChange::Shared { sessions, digest } => {
                 for session in sessions {
                     if let Some(row) = self.rows.get_mut(&session) {
                         row.shared = false;
@@ -397,7 +397,7 @@ impl Sessions {
                 }
                 self.digest = digest;
             }
-            Taken::Used {
+            SessionChange::Used {
                 session,
                 lowest_unacknowledged,
                 highest,
@@ -424,7 +424,7 @@ impl Sessions {
                 row.answers.truncate((stored - row.freed) as usize);
                 self.digest = digest;
             }
-            Taken::Forgotten { session, forgotten_upto, bytes, dropped, dropped_after: _, digest } => {
+            SessionChange::Forgotten { session, forgotten_upto, bytes, dropped, dropped_after: _, digest } => {
                 let Some(row) = self.rows.get_mut(&session) else { return };
                 self.sizes.change((session, row.client), row.bytes, bytes);
                 (row.forgotten_upto, row.bytes, row.dropped) = (forgotten_upto, bytes, dropped);
@@ -435,7 +435,8 @@ impl Sessions {
 
     /// Frees what a decided record dropped: it can no longer be taken back. Records come in the order they were made.
     pub fn confirm(&mut self, record: &SessionUndo) {
-        let (Taken::Used { session, dropped_after, .. } | Taken::Forgotten { session, dropped_after, .. }) = &record.0
+        let (SessionChange::Used { session, dropped_after, .. }
+        | SessionChange::Forgotten { session, dropped_after, .. }) = &record.0
         else {
             return;
         };
@@ -454,7 +455,7 @@ impl Sessions {
             self.digest = self.digest.wrapping_add(row_digest(session, row));
             sessions.push(session);
         }
-        undo.push(SessionUndo(Taken::Shared { sessions, digest }));
+        undo.push(SessionUndo(SessionChange::Shared { sessions, digest }));
         // The rows of before, without what only undo still needs.
         Sessions::import(self.export())
     }
@@ -474,7 +475,7 @@ impl Sessions {
                 if may_have_ended(theirs) {
                     continue;
                 }
-                undo.push(SessionUndo(Taken::Opened { session, digest: self.digest }));
+                undo.push(SessionUndo(SessionChange::Opened { session, digest: self.digest }));
                 // Their log's instances say nothing here.
                 let row = Row { last_used: instance, ..theirs.clone() };
                 self.digest = row.kept().map(Answers::digest).fold(self.digest, u64::wrapping_add);

@@ -8,7 +8,7 @@ use coppice_ordering::{Ballot, Configuration, Instance, Ticket};
 
 use crate::machine::Machine;
 use crate::machine::directory::{Directory, DirectoryState};
-use crate::machine::shard::Shard;
+use crate::machine::partition::Partition;
 use crate::replica::Replica;
 use crate::sessions::Sessions;
 
@@ -57,7 +57,7 @@ pub const BLOBS: usize = 4;
 
 /// The decided state of a group, ready to be written or sent.
 #[derive(Debug)]
-pub struct Taken {
+pub struct TakenSnapshot {
     /// Where and when.
     pub head: Head,
     /// Everything but the pairs.
@@ -68,7 +68,7 @@ pub struct Taken {
 
 /// A state read from disk or from a peer.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedSnapshot {
     /// The state.
     pub machine: Machine,
     /// The instance that it was taken at.
@@ -87,7 +87,7 @@ pub struct Loaded {
 pub struct NoState;
 
 /// The decided state of a group: O(1) for the tree, linear in the sessions.
-pub fn take(cluster: ClusterId, replica: &Replica) -> Taken {
+pub fn take(cluster: ClusterId, replica: &Replica) -> TakenSnapshot {
     let executor = replica.executor();
     // Never the tip: what is above the decided instance may be taken back (hazards.md SP7).
     let state = if mutant!(snapshot_at_tip) { executor.machine().copy() } else { executor.decided_state() };
@@ -110,7 +110,7 @@ pub fn take(cluster: ClusterId, replica: &Replica) -> Taken {
             blobs.directory = directory_bytes(&directory);
             Tree::new()
         }
-        Machine::Shard(data) => {
+        Machine::Partition(data) => {
             head.low = Bytes::copy_from_slice(&data.range().low);
             head.high = data.range().high.as_ref().map(|high| Bytes::copy_from_slice(high));
             head.map_version = data.map_version();
@@ -121,7 +121,7 @@ pub fn take(cluster: ClusterId, replica: &Replica) -> Taken {
             data.into_tree()
         }
     };
-    Taken { head, blobs, tree }
+    TakenSnapshot { head, blobs, tree }
 }
 
 /// All that the directory holds.
@@ -142,7 +142,11 @@ fn directory_of(bytes: &[u8]) -> Result<Directory, NoState> {
 ///
 /// # Errors
 /// [`NoState`].
-pub fn restore(head: &Head, blobs: &Blobs, pairs: impl Iterator<Item = (Key, Value)>) -> Result<Loaded, NoState> {
+pub fn restore(
+    head: &Head,
+    blobs: &Blobs,
+    pairs: impl Iterator<Item = (Key, Value)>,
+) -> Result<LoadedSnapshot, NoState> {
     restore_with_capacity(head, blobs, pairs, Capacity::DEFAULT)
 }
 
@@ -155,7 +159,7 @@ pub fn restore_with_capacity(
     blobs: &Blobs,
     pairs: impl Iterator<Item = (Key, Value)>,
     capacity: Capacity,
-) -> Result<Loaded, NoState> {
+) -> Result<LoadedSnapshot, NoState> {
     let tree = Tree::from_sorted_with_capacity(pairs, capacity).map_err(|_| NoState)?;
     let Head { partition, instance, low, high, map_version, last_ticket, .. } = head.clone();
     let (configuration, configured_at, promised) = postcard::from_bytes(&blobs.configuration).map_err(|_| NoState)?;
@@ -165,30 +169,30 @@ pub fn restore_with_capacity(
         let range = KeyRange { low: (&low[..]).into(), high: high.as_deref().map(Into::into) };
         let saved = postcard::from_bytes(&blobs.sessions).map_err(|_| NoState)?;
         let sessions = Sessions::read(saved).ok_or(NoState)?;
-        let mut shard = Shard::restored(partition, range, map_version, tree, sessions, last_ticket);
+        let mut partition = Partition::restored(partition, range, map_version, tree, sessions, last_ticket);
         let (sealed, limits) = postcard::from_bytes(&blobs.changes).map_err(|_| NoState)?;
-        shard.set_sealed(sealed);
+        partition.set_sealed(sealed);
         if !mutant!(install_default_limits) {
-            shard.set_session_limits(limits);
+            partition.set_session_limits(limits);
         }
-        Machine::Shard(Box::new(shard))
+        Machine::Partition(Box::new(partition))
     };
-    Ok(Loaded { machine, instance, configuration, configured_at, promised })
+    Ok(LoadedSnapshot { machine, instance, configuration, configured_at, promised })
 }
 
-/// Which borders of a replica are in a checkpoint or a snapshot on its own disk: those of the newest.
+/// Which boundaries of a replica are in a checkpoint or a snapshot on its own disk: those of the newest.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SavedBorders {
+pub struct SavedBoundaries {
     version: MapVersion,
     /// That of the last change by which a neighbour was taken in.
     joined: MapVersion,
 }
 
-impl SavedBorders {
+impl SavedBoundaries {
     /// Of a replica that begins with `machine`, loaded from the disk.
-    pub fn new(machine: &Machine) -> SavedBorders {
-        let version = machine.shard().map(Shard::map_version).unwrap_or_default();
-        SavedBorders { version, joined: MapVersion::default() }
+    pub fn new(machine: &Machine) -> SavedBoundaries {
+        let version = machine.partition().map(Partition::map_version).unwrap_or_default();
+        SavedBoundaries { version, joined: MapVersion::default() }
     }
 
     /// Neighbours were taken in by changes of these versions.
@@ -196,13 +200,13 @@ impl SavedBorders {
         self.joined = joins.iter().copied().fold(self.joined, MapVersion::max);
     }
 
-    /// A checkpoint or a snapshot with the borders of `version` is on the disk.
+    /// A checkpoint or a snapshot with the boundaries of `version` is on the disk.
     pub fn saved(&mut self, version: MapVersion) {
         // The writing of a checkpoint may begin before and end after a newer snapshot came from a peer.
         self.version = if mutant!(older_checkpoint_counts) { version } else { version.max(self.version) };
     }
 
-    /// The map version of the borders that are on the disk.
+    /// The map version of the boundaries that are on the disk.
     pub fn version(&self) -> MapVersion {
         self.version
     }
@@ -223,7 +227,7 @@ mod tests {
     #[test]
     fn a_checkpoint_that_ends_after_a_newer_snapshot_takes_nothing_back() {
         let directory = Machine::Directory(Directory::new(Default::default()));
-        let mut borders = SavedBorders::new(&directory);
+        let mut borders = SavedBoundaries::new(&directory);
         borders.joined(&[MapVersion(7)]);
         assert!(borders.is_owed());
         // A checkpoint is begun before the change; while it is written, a snapshot of a peer is installed.

@@ -69,7 +69,7 @@ impl GroupReport {
 pub struct LocalReplica {
     /// Which replica.
     pub replica: ReplicaId,
-    /// The map version of its borders in a checkpoint on its disk.
+    /// The map version of its boundaries in a checkpoint on its disk.
     pub saved: MapVersion,
     /// Whether it leads and serves.
     pub leads: bool,

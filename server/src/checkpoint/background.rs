@@ -89,7 +89,7 @@ fn run(checkpoints: &Checkpoints, jobs: &Receiver<Job>, stop: &Arc<AtomicBool>) 
         let (partition, instance) = (head.partition, head.instance);
         let draft = checkpoints.write(head, &blobs, tree.iter(), Box::new(move |_| !stop.load(Ordering::Relaxed)));
         // Here, not at a shard: the last holder of a snapshot frees what only it still had. What the tree has replaced
-        // since goes with its next changes there, or is looked for (`shard::settling`).
+        // since goes with its next changes there, or is looked for (`coppice_core::worker`, reclamation).
         drop(tree);
         let mut result = draft.and_then(Draft::finish);
         if alone && matches!(result, Ok(_) | Err(CheckpointError::Present(..))) {

@@ -440,8 +440,8 @@ fn nodes_of(place: &Place, context: &Context) -> String {
         .iter()
         .map(|node| {
             let who = match node.node {
-                Some(node) if node.error.is_empty() => format!("{node} {}", node.address),
-                Some(node) => node.to_string(),
+                Some(id) if node.error.is_empty() => format!("{id} {}", node.address),
+                Some(id) => id.to_string(),
                 None => node.address.clone(),
             };
             one_line(&format!("{who} {}", node.error))

@@ -9,8 +9,8 @@ use coppice_btree::Op;
 use coppice_client::wire::{Command, Pack, PartitionId};
 use coppice_core::ids;
 use coppice_core::machine::entry::{Entry as Part, entries};
-use coppice_core::machine::shard::BorderChange;
-use coppice_core::multicast::Share;
+use coppice_core::machine::partition::BoundaryChange;
+use coppice_core::multicast::PartitionQuery;
 use coppice_core::replay::Entry;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Record};
@@ -182,15 +182,15 @@ fn describe_place(place: &Place, coding: Coding) -> Value {
         }
         Work::Change { id, payload } => {
             fields.insert("map_version".into(), id.0.into());
-            let border = postcard::from_bytes::<BorderChange>(payload).ok();
-            fields.insert("border".into(), border.map(|change| format!("{:?}", change.border)).into());
+            let border = postcard::from_bytes::<BoundaryChange>(payload).ok();
+            fields.insert("border".into(), border.map(|change| format!("{:?}", change.step)).into());
         }
     }
     Value::Object(fields)
 }
 
 fn describe_share(bytes: &Bytes, coding: Coding) -> Value {
-    let Ok(share) = Share::decode(bytes) else { return json!({ "do": "unknown" }) };
+    let Ok(share) = PartitionQuery::decode(bytes) else { return json!({ "do": "unknown" }) };
     let mut fields = Map::new();
     fields.insert("client".into(), share.client.to_string().into());
     fields.insert("query".into(), share.query.into());
@@ -309,7 +309,7 @@ fn unreadable(verb: &str, dir: &Path, error: &str) -> Failure {
 mod tests {
     use coppice_client::wire::ClientId;
     use coppice_core::machine::entry;
-    use coppice_core::machine::shard::Border;
+    use coppice_core::machine::partition::BoundaryStep;
     use coppice_core::sessions::SessionLimits;
     use coppice_ordering::multicast::SubQuery;
     use coppice_ordering::{Ballot, QueryId, ReplicaId, Ticket};
@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_ticket_is_printed_with_what_it_is_for() {
-        let share = Share {
+        let share = PartitionQuery {
             client: ClientId(9),
             query: 4,
             replica: ReplicaId(2),
@@ -355,8 +355,9 @@ mod tests {
     #[test]
     fn a_change_of_borders_and_limits_of_sessions_are_printed() {
         let version = coppice_client::wire::MapVersion(5);
-        let border = Border::Split { parent: PartitionId(1), child: PartitionId(2), at: "m".into(), replicas: vec![] };
-        let change = postcard::to_stdvec(&BorderChange { version, border }).expect("plain data");
+        let step =
+            BoundaryStep::Split { parent: PartitionId(1), child: PartitionId(2), at: "m".into(), replicas: vec![] };
+        let change = postcard::to_stdvec(&BoundaryChange { version, step }).expect("plain data");
         let work = Work::Change { id: coppice_ordering::ChangeId(5), payload: change.into() };
         let printed = described(&entry::place(&Place { ticket: ticket(1), prev: None, work }));
         let border = printed[0]["border"].as_str().expect("a border");

@@ -56,7 +56,7 @@ fn storage(error: &StorageError, node: Option<NodeId>, config: &NodeConfig) -> A
         StorageError::DataDir(error) => data_dir(error, node, config),
         StorageError::Checkpoint(CheckpointError::Io { .. }) => system(),
         StorageError::Checkpoint(_) => lost(node, config),
-        StorageError::Birth(_) => other_version(),
+        StorageError::CreateRequest(_) => other_version(),
         StorageError::StateLost { .. } => (
             "files were damaged or removed, and this was the only replica: only a copy of the directory helps",
             "coppice status".to_owned(),
@@ -183,7 +183,7 @@ mod tests {
             assert!(failure.cause.contains(cause), "{failure}");
         }
         let storage = [
-            (StorageError::Birth(PartitionId(3)), "another version"),
+            (StorageError::CreateRequest(PartitionId(3)), "another version"),
             (StorageError::StateLost { group: PartitionId(3), trimmed: Instance(7) }, "only replica"),
             (CheckpointError::Io { path: path(), error: refused() }.into(), "may not read and write"),
             (CheckpointError::Store { path: path(), error: "no".to_owned() }.into(), "must not vote"),

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use coppice_client::map::{Entry, NodeState, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::access::{Access, Users};
-use coppice_core::controller::{self, Recovered};
-use coppice_core::executor::{Executing, STEP_WORK_MAX};
+use coppice_core::controller::{self, RecoveredReplica};
+use coppice_core::executor::{ExecutorSettings, STEP_WORK_MAX};
 use coppice_core::machine::Machine;
 use coppice_core::replay::{Entry as LogEntry, GroupReplay};
 use coppice_core::replica::Replica;
@@ -91,8 +91,8 @@ impl Control {
         for (group, replay) in opened.replay.groups {
             self.restart(PartitionId(group.0), replay)?;
         }
-        for (group, healing) in self.controller.replicas().healing() {
-            let trimmed = healing.trimmed().0;
+        for (group, waiting) in self.controller.replicas().awaiting_snapshot() {
+            let trimmed = waiting.trimmed().0;
             tracing::warn!(
                 partition = %group, trimmed,
                 "no good checkpoint reaches the trimmed log; a peer is asked for its state"
@@ -210,32 +210,35 @@ impl Control {
     /// A group that the log knows.
     fn restart(&mut self, group: PartitionId, mut replay: GroupReplay) -> Result<(), StorageError> {
         let created = match replay.created.take() {
-            Some((me, birth)) => Some((me, postcard::from_bytes(&birth).map_err(|_| StorageError::Birth(group))?)),
+            Some((me, create)) => {
+                Some((me, postcard::from_bytes(&create).map_err(|_| StorageError::CreateRequest(group))?))
+            }
             None => None,
         };
         let loaded = if created.is_some() { self.load_checkpoint(group)? } else { None };
         let removed = replay.removed;
-        self.tell(controller::Input::Recovered(Box::new(Recovered { group, removed, created, loaded, replay })));
+        self.tell(controller::Input::Recovered(Box::new(RecoveredReplica { group, removed, created, loaded, replay })));
         self.state_lost.take().map_or(Ok(()), Err)
     }
 
     /// Writes down that this replica exists, before it does anything. It does not wait for that: whatever it writes
-    /// later is durable only together with its birth. Others may have to, for what is to outlive a crash beside it.
-    fn note_birth(&self, start: &Start) -> Option<Awaited> {
+    /// later is durable only together with its create request. Others may have to, for what is to outlive a crash
+    /// beside it.
+    fn log_create(&self, start: &Start) -> Option<Awaited> {
         let log = self.log.as_ref()?;
-        let body = Bytes::from(postcard::to_stdvec(&start.birth).expect("a birth is plain data"));
-        let created = LogEntry::Created { group: PartitionId(start.group.0), replica: start.me, birth: body };
+        let body = Bytes::from(postcard::to_stdvec(&start.create).expect("a create request is plain data"));
+        let created = LogEntry::Created { group: PartitionId(start.group.0), replica: start.me, create: body };
         log.log().append_awaited(vec![Append { entry: created, lsn: None, lazy: false }]).ok()
     }
 
-    /// Tells the controller when the birth is durable.
-    fn await_birth(&self, (group, me): (PartitionId, ReplicaId), logged: Awaited) {
+    /// Tells the controller when the create request is durable.
+    fn await_create(&self, (group, me): (PartitionId, ReplicaId), logged: Awaited) {
         let shared = Arc::clone(&self.shared);
-        let waiting = std::thread::Builder::new().name(format!("birth-{group}"));
+        let waiting = std::thread::Builder::new().name(format!("create-{group}"));
         let spawned = waiting.spawn(move || {
             // A log that has stopped ends the process.
             if logged.wait().is_ok() {
-                shared.tell_control(ToControl::Input(controller::Input::Born(group, me)));
+                shared.tell_control(ToControl::Input(controller::Input::CreateDurable(group, me)));
             }
         });
         if let Err(error) = spawned {
@@ -246,10 +249,10 @@ impl Control {
 
     fn launch(&self, start: Start) -> Launch {
         let identity = self.shared.identity().expect("replicas start after the identity is known");
-        let Start { group, me, birth, recovered, machine, snapshot, campaign_first, .. } = start;
+        let Start { group, me, create, recovered, machine, snapshot, campaign_first, .. } = start;
         let config = Config {
             id: me,
-            configuration: birth.configuration(),
+            configuration: create.configuration(),
             seed: crate::random::draw(),
             incarnation: identity.incarnation,
             settings: core_settings(&self.settings),
@@ -258,7 +261,7 @@ impl Control {
         Launch {
             group,
             me,
-            nodes: birth.nodes().collect(),
+            nodes: create.nodes().collect(),
             config,
             recovered,
             machine,
@@ -270,8 +273,8 @@ impl Control {
     }
 
     pub(super) fn start(&mut self, start: Start) {
-        let birth = if start.is_new { self.note_birth(&start) } else { None };
-        if start.is_new && birth.is_none() {
+        let create = if start.is_new { self.log_create(&start) } else { None };
+        if start.is_new && create.is_none() {
             return;
         }
         if let (Some(upto), Some(log)) = (start.trim_upto, &self.log) {
@@ -285,8 +288,8 @@ impl Control {
             true => tracing::info!(%partition, %replica, %instance, "a replica begins here"),
             false => tracing::debug!(%partition, %replica, %instance, "a replica goes on"),
         }
-        if let Some(logged) = birth {
-            self.await_birth((start.group, start.me), logged);
+        if let Some(logged) = create {
+            self.await_create((start.group, start.me), logged);
         }
         let launch = self.launch(start);
         let metrics = self.shared.metrics.partition(launch.group);
@@ -294,8 +297,11 @@ impl Control {
             let Launch { group, me, nodes, config, recovered, machine, snapshot, speculation, .. } = launch;
             let mut effects = Vec::new();
             let now = shard.now();
-            let executing =
-                Executing { deferred: true, step_work_max: STEP_WORK_MAX, ..Executing::speculating(speculation) };
+            let executing = ExecutorSettings {
+                deferred: true,
+                step_work_max: STEP_WORK_MAX,
+                ..ExecutorSettings::speculating(speculation)
+            };
             let mut replica =
                 Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);
             if !replica.paxos().has_rounds_left() {

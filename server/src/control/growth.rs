@@ -185,7 +185,7 @@ async fn with_median(
 pub(super) async fn median(shared: &Arc<Shared>, partition: PartitionId) -> Option<Vec<u8>> {
     let owner = partition.0 as usize % shared.shards();
     let median = ask_shard(shared, owner, ASK_TIMEOUT, move |shard| {
-        let data = shard.worker.groups().get(&partition)?.replica.executor().machine().shard()?;
+        let data = shard.worker.groups().get(&partition)?.replica.executor().machine().partition()?;
         data.tree().median().map(|key| key.to_vec())
     });
     median.await.flatten()

@@ -15,7 +15,7 @@ use coppice_client::channel::BlockingChannel;
 use coppice_client::wire::{FrameDecoder, NodeId, PartitionId};
 use coppice_core::checkpoint_due;
 use coppice_core::controller::{self, FetchId};
-use coppice_core::snapshot::{self, Head, Loaded, Taken};
+use coppice_core::snapshot::{self, Head, LoadedSnapshot, TakenSnapshot};
 use coppice_core::worker::{Input, Storage};
 use coppice_ordering::Instance;
 use serde::{Deserialize, Serialize};
@@ -87,7 +87,7 @@ impl Control {
     }
 
     /// The newest good checkpoint of a group, if there is any.
-    pub(super) fn load_checkpoint(&self, group: PartitionId) -> Result<Option<Loaded>, CheckpointError> {
+    pub(super) fn load_checkpoint(&self, group: PartitionId) -> Result<Option<LoadedSnapshot>, CheckpointError> {
         let Some((checkpoints, _)) = &self.checkpoints else { return Ok(None) };
         let loaded = checkpoints.load(group)?;
         for bad in &loaded.bad {
@@ -160,7 +160,7 @@ fn is_wanted(shared: &Arc<Shared>, fetch: FetchId, head: &Head) -> bool {
     receiver.recv_timeout(SILENCE_MAX).unwrap_or(false)
 }
 
-fn machine_of(checkpoint: &Checkpoint) -> Result<Loaded, CheckpointError> {
+fn machine_of(checkpoint: &Checkpoint) -> Result<LoadedSnapshot, CheckpointError> {
     let (blobs, mut pairs) = checkpoint.contents()?;
     let loaded = snapshot::restore(&checkpoint.manifest().head, &blobs, pairs.by_ref());
     pairs.finish()?;
@@ -199,7 +199,7 @@ pub(super) async fn send(shared: &Arc<Shared>, mut proven: Proven) {
     }
 }
 
-fn send_all(mut stream: BlockingChannel, taken: &Taken) -> io::Result<()> {
+fn send_all(mut stream: BlockingChannel, taken: &TakenSnapshot) -> io::Result<()> {
     let mut put = |tag: u8, content: &[u8]| {
         let mut body = BytesMut::with_capacity(content.len() + 1);
         body.put_u8(tag);
@@ -269,7 +269,7 @@ pub(super) fn fetch(
     checkpoints: &Checkpoints,
     Source { from: (from, address), wanted: (group, instance) }: &Source,
     admit: impl Fn(&Head) -> bool,
-) -> Result<Loaded, FetchError> {
+) -> Result<LoadedSnapshot, FetchError> {
     let (group, instance) = (*group, *instance);
     let stream = connect(address)?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
@@ -318,7 +318,7 @@ pub(super) fn fetch(
     }
 }
 
-fn load(checkpoints: &Checkpoints, group: PartitionId) -> Result<Loaded, FetchError> {
+fn load(checkpoints: &Checkpoints, group: PartitionId) -> Result<LoadedSnapshot, FetchError> {
     let loaded = checkpoints.load(group)?;
     let checkpoint = loaded.checkpoint.ok_or(FetchError::Garbage)?;
     Ok(machine_of(&checkpoint)?)

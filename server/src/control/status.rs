@@ -256,7 +256,7 @@ impl Control {
             let address = map.node(node).map_or("ADDRESS", |info| info.addresses.peer.as_str());
             warnings.push(format!("{node} is not let in: {text}; replace it: `coppice node replace {node} {address}`"));
         }
-        for partition in self.controller.replicas().healing().keys() {
+        for partition in self.controller.replicas().awaiting_snapshot().keys() {
             warnings.push(format!("{partition}: checkpoints are damaged; its state is awaited from another node"));
         }
         warnings

@@ -3,8 +3,8 @@
 //!
 //! A batch is needed until a durable checkpoint covers its instance. One that no checkpoint will cover for a while (it
 //! is undecided, for its group has no quorum, or its replica awaits a snapshot) is carried too once most of the log is
-//! kept for its sake ([`Ledger::crowded`]): else one such group would keep the log of all. Promises, births, removals,
-//! trim positions and how far batches are decided are needed for ever, but only the highest of them: they are
+//! kept for its sake ([`Ledger::crowded`]): else one such group would keep the log of all. Promises, create requests,
+//! removals, trim positions and how far batches are decided are needed for ever, but only the highest of them: they are
 //! *carried*, written again into the newest segment. A vote is a promise too, so the highest ballot that a group voted
 //! in is carried as a promise when its batch goes.
 
@@ -101,7 +101,7 @@ impl Ledger {
     pub fn note(&mut self, segment: SegmentNumber, lsn: u64, carried: bool, entry: &Entry) {
         match entry {
             Entry::Group { group, record } => self.note_record(segment, lsn, *group, record, entry_bytes(entry)),
-            Entry::Created { group, replica, birth } => {
+            Entry::Created { group, replica, create } => {
                 let state = self.groups.entry(*group).or_default();
                 if !carried {
                     // What an older replica of the group left here is void.
@@ -110,7 +110,7 @@ impl Ledger {
                     self.segments.values_mut().for_each(|segment| _ = segment.batches.remove(group));
                 }
                 let state = self.groups.entry(*group).or_default();
-                state.created = Some(Stated { lsn, value: (*replica, birth.clone()) });
+                state.created = Some(Stated { lsn, value: (*replica, create.clone()) });
             }
             Entry::Removed { group, replica } => {
                 let state = self.groups.entry(*group).or_default();
@@ -230,8 +230,8 @@ impl Ledger {
             if let Some(Stated { lsn, value }) = &state.removed {
                 leave(*lsn, Entry::Removed { group, replica: *value });
             }
-            if let Some(Stated { lsn, value: (replica, birth) }) = &state.created {
-                leave(*lsn, Entry::Created { group, replica: *replica, birth: birth.clone() });
+            if let Some(Stated { lsn, value: (replica, create) }) = &state.created {
+                leave(*lsn, Entry::Created { group, replica: *replica, create: create.clone() });
             }
             if let Some(Stated { lsn, value }) = &state.promised {
                 leave(*lsn, Entry::Group { group, record: Record::Promise { ballot: *value } });

@@ -24,11 +24,11 @@
 //!
 //! # Trimming
 //!
-//! A segment goes when no group needs a batch in it. What must outlive it (promises, births, removals, trim positions)
-//! is written again first, in a flush of its own time ([`ledger::Ledger`]). So are batches, once the log is more than
-//! twice as long as what is needed in it: votes of a group without a quorum, and what a replica holds that awaits a
-//! snapshot. Their copies say that they are copies, and keep ballot and instance. Its file becomes a segment again:
-//! making one of zeros writes every byte twice.
+//! A segment goes when no group needs a batch in it. What must outlive it (promises, create requests, removals, trim
+//! positions) is written again first, in a flush of its own time ([`ledger::Ledger`]). So are batches, once the log is
+//! more than twice as long as what is needed in it: votes of a group without a quorum, and what a replica holds that
+//! awaits a snapshot. Their copies say that they are copies, and keep ballot and instance. Its file becomes a segment
+//! again: making one of zeros writes every byte twice.
 
 mod carry;
 pub mod core;

@@ -10,7 +10,7 @@
 //! | 16 | u32 group | 0 is the directory's; 0 in records of the node itself |
 //! | 20 | u64 instance | of an accepted batch; a trim position; a mark: the lsn durable before it |
 //! | 28 | u64 round | of the ballot; a mark: its salt |
-//! | 36 | u32 replica | of the ballot; of a birth or removal; a mark: the crc of the record before it |
+//! | 36 | u32 replica | of the ballot; of a create request or removal; a mark: the crc of the record before it |
 //! | 40 | u8 kind | [`Kind`] |
 //! | 41 | u8 carried | 1: written again because its first copy was about to be trimmed |
 //! | 42 | u16 zero | |
@@ -104,7 +104,7 @@ pub fn entry_bytes(entry: &Entry) -> usize {
                     Batch::Configuration(configuration) => configuration_bytes(configuration),
                 }
             }
-            Entry::Created { birth, .. } => birth.len(),
+            Entry::Created { create, .. } => create.len(),
             _ => 0,
         }
 }
@@ -281,7 +281,7 @@ pub fn encode(entry: &Entry, lsn: u64, carried: bool, chain: u32, out: &mut Gath
                 }
             }
         }
-        Entry::Created { birth, .. } => encode_parts(&head, chain, &[], std::slice::from_ref(birth), out),
+        Entry::Created { create, .. } => encode_parts(&head, chain, &[], std::slice::from_ref(create), out),
         _ => encode_parts(&head, chain, &[], &[], out),
     }
 }
@@ -446,8 +446,8 @@ fn decode_entry(head: &Head, mut body: &[u8]) -> Option<Decoded> {
         Kind::Decided => record(Record::Decided { upto: instance }),
         Kind::Lease => record(Record::Lease { duration: Duration::from_nanos(head.instance) }),
         Kind::Created => {
-            let birth = Bytes::copy_from_slice(std::mem::take(&mut body));
-            Entry::Created { group, replica: ReplicaId(head.replica), birth }
+            let create = Bytes::copy_from_slice(std::mem::take(&mut body));
+            Entry::Created { group, replica: ReplicaId(head.replica), create }
         }
         Kind::Removed => Entry::Removed { group, replica: ReplicaId(head.replica) },
         Kind::Trimmed => Entry::Trimmed { group, upto: instance },

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant as Clock};
 use coppice_client::channel::Channel;
 use coppice_client::tls::Tls;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
-use coppice_core::multicast::letter::{self, Letter};
+use coppice_core::multicast::message::{self, MulticastMessage};
 use coppice_core::wire::codec::Body;
 use coppice_core::wire::peer::{self, Envelope};
 use tokio::net::TcpStream;
@@ -51,8 +51,8 @@ struct State {
     address: Address,
     /// Messages of this turn, not yet framed.
     body: Body,
-    /// Letters of this turn, not yet framed.
-    letters: Body,
+    /// Multicast messages of this turn, not yet framed.
+    multicast: Body,
     outbox: Outbox,
     stream: Option<Rc<Channel>>,
     silence: Silence,
@@ -82,7 +82,7 @@ impl Link {
         let state = State {
             address,
             body: Body::default(),
-            letters: Body::default(),
+            multicast: Body::default(),
             outbox: Outbox::default(),
             stream: None,
             silence: Silence::default(),
@@ -167,14 +167,14 @@ impl Link {
         }
     }
 
-    /// Queues a letter of the multicast for the end of the turn.
-    pub fn send_letter(&self, letter: &Letter) {
+    /// Queues a multicast message for the end of the turn.
+    pub fn send_multicast(&self, message: &MulticastMessage) {
         let mut state = self.state.borrow_mut();
         if !state.takes_more() {
             return;
         }
-        letter::encode(&mut state.letters, letter);
-        if state.letters.len() >= FRAME_BYTES {
+        message::encode(&mut state.multicast, message);
+        if state.multicast.len() >= FRAME_BYTES {
             state.seal();
         }
     }
@@ -194,7 +194,7 @@ impl Link {
     /// forgotten it (hazards.md PX12). `full`: this node has no room.
     pub fn flush(&self, durable: u64, full: bool, now: Clock) {
         let mut state = self.state.borrow_mut();
-        let speaks = state.stream.is_some() && !(state.body.is_empty() && state.letters.is_empty());
+        let speaks = state.stream.is_some() && !(state.body.is_empty() && state.multicast.is_empty());
         if speaks && state.silence.asks(now) {
             state.outbox.push(peer_frame::frame(peer_frame::ECHO, &[]).freeze());
         }
@@ -402,9 +402,9 @@ impl State {
         takes
     }
 
-    /// Makes frames of the messages and letters of this turn.
+    /// Makes frames of the Paxos and multicast messages of this turn.
     fn seal(&mut self) {
-        if self.body.is_empty() && self.letters.is_empty() {
+        if self.body.is_empty() && self.multicast.is_empty() {
             return;
         }
         let mut held = Outbox::default();
@@ -413,8 +413,8 @@ impl State {
         if !self.body.is_empty() {
             peer_frame::put(outbox, peer_frame::MESSAGES, &mut self.body);
         }
-        if !self.letters.is_empty() {
-            peer_frame::put(outbox, peer_frame::LETTERS, &mut self.letters);
+        if !self.multicast.is_empty() {
+            peer_frame::put(outbox, peer_frame::MULTICAST, &mut self.multicast);
         }
         if holds {
             self.fault.hold(held);
@@ -428,7 +428,7 @@ impl State {
         self.fault.forget();
         self.outbox.clear();
         self.body.take_pieces();
-        self.letters.take_pieces();
+        self.multicast.take_pieces();
     }
 }
 

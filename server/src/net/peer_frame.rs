@@ -21,8 +21,8 @@ pub const SNAPSHOT_CHUNK: u8 = 69;
 
 /// How far the sender's log is durable: a `u64` lsn, little-endian. Between messages.
 pub const DURABLE: u8 = 70;
-/// Letters between the coordinator and the partitions ([`coppice_core::multicast`]).
-pub const LETTERS: u8 = 71;
+/// Multicast messages between the coordinator and the partitions ([`coppice_core::multicast`]).
+pub const MULTICAST: u8 = 71;
 /// Says that this connection works: whoever gets it sends it back on the same connection. No body.
 pub const ECHO: u8 = 72;
 /// Says that the sender lives, when there is nothing else to say ([`coppice_core::failure_detector`]). No body.

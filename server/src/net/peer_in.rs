@@ -9,7 +9,7 @@ use std::time::{Duration, Instant as Clock};
 use bytes::BytesMut;
 use coppice_client::channel::Channel;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
-use coppice_core::multicast::letter;
+use coppice_core::multicast::message;
 use coppice_core::wire::peer;
 use coppice_core::worker::Input;
 use tokio::sync::Notify;
@@ -158,9 +158,8 @@ fn hand_on(shard: &RefCell<Shard>, node: NodeId, decoder: &mut FrameDecoder, beg
             peer_frame::MESSAGES => {
                 peer::decode(frame.body).map(|envelopes| shard.borrow_mut().input(Input::Peers { node, envelopes }))
             }
-            peer_frame::LETTERS => {
-                letter::decode(&frame.body).map(|letters| shard.borrow_mut().input(Input::Letters { node, letters }))
-            }
+            peer_frame::MULTICAST => message::decode(&frame.body)
+                .map(|messages| shard.borrow_mut().input(Input::Multicast { node, messages })),
             _ => {
                 tracing::warn!(%node, kind = frame.kind, "a peer sent a frame of an unknown kind; its connection is closed");
                 return (Handed::Bad, false);

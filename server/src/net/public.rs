@@ -203,7 +203,7 @@ impl Connection {
         let stream = origin.stream;
         let Some(waiting) = state.waiting.get(&stream) else { return };
         let (op, since) = (waiting.op, waiting.since);
-        if let Reply::Cut(cut) = &reply {
+        if let Reply::QueryPlan(cut) = &reply {
             // A query over more partitions than a frame can name gets no `QueryPlan`, and times out at its client.
             return state.outbox.append(|out| _ = cut.encode(out, stream));
         }
@@ -255,7 +255,7 @@ impl Connection {
                 state.outbox.append(|out| QueryCompleted { ticket }.encode(out, stream));
             }
             Reply::Aborted { text, unplaced } => state.refuse(stream, &Refused::Aborted { text, unplaced }),
-            Reply::Cut(_) | Reply::Directory(_) | Reply::Readings { .. } => {}
+            Reply::QueryPlan(_) | Reply::Directory(_) | Reply::Readings { .. } => {}
             Reply::Refused(refusal) => {
                 let refusal = translate::refusal(shard, group, refusal);
                 state.refuse(stream, &refusal);

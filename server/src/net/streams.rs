@@ -174,7 +174,7 @@ mod tests {
     use coppice_client::wire::{
         ClientId, Frame, FrameDecoder, Part, PartEnd, PartitionId, Position, ReplicaId, Ticket,
     };
-    use coppice_core::multicast::Share;
+    use coppice_core::multicast::PartitionQuery;
 
     use super::*;
 
@@ -193,7 +193,7 @@ mod tests {
     }
 
     fn of_tree(tree: &Tree, credit: u32, count_only: bool) -> RangeJob {
-        let share = Share {
+        let share = PartitionQuery {
             client: ClientId(1),
             query: 1,
             replica: coppice_ordering::ReplicaId(1),

@@ -50,7 +50,7 @@ pub fn instance_of(reply: &Reply) -> Option<coppice_ordering::Instance> {
         | Reply::Readings { instance, .. }
         | Reply::Validated { instance, .. } => Some(*instance),
         Reply::Gathered { .. }
-        | Reply::Cut(_)
+        | Reply::QueryPlan(_)
         | Reply::Completed { .. }
         | Reply::Aborted { .. }
         | Reply::Directory(_)
@@ -68,7 +68,7 @@ pub fn outcome(reply: &Reply) -> Outcome {
         Reply::Refused(Refusal::SessionExpired) => Outcome::SessionExpired,
         Reply::Refused(Refusal::Full) => Outcome::Full,
         Reply::Aborted { .. } => Outcome::Busy,
-        Reply::Cut(_) | Reply::Completed { .. } | Reply::Directory(_) => Outcome::Ok,
+        Reply::QueryPlan(_) | Reply::Completed { .. } | Reply::Directory(_) => Outcome::Ok,
         Reply::Pack(_) | Reply::Opened(_) => Outcome::Ok,
         Reply::Read { .. } | Reply::Range { .. } | Reply::Readings { .. } | Reply::Gathered { .. } => Outcome::Ok,
         Reply::Validated { .. } => Outcome::Ok,

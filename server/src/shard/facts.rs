@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::worker::{Input, Room};
+use coppice_core::worker::{Input, Resources};
 
 use super::Shard;
 
@@ -56,8 +56,8 @@ impl Shard {
             self.tell_leaders(self.shared.leaders());
         }
         let room = self.room();
-        if room != *self.worker.room() {
-            self.step(Input::Room(room));
+        if room != *self.worker.resources() {
+            self.step(Input::Resources(room));
         }
     }
 
@@ -71,8 +71,8 @@ impl Shard {
         }
     }
 
-    fn room(&self) -> Room {
-        Room {
+    fn room(&self) -> Resources {
+        Resources {
             log_is_stuck: self.log.as_ref().is_some_and(|log| log.is_stuck()),
             disk_is_full: self.log.as_ref().is_some_and(|log| log.space().full),
             memory_is_full: self.shared.memory_is_full(),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use coppice_client::wire::PartitionId;
-use coppice_core::replica::Decided;
+use coppice_core::replica::DecidedBatch;
 use coppice_ordering::{Instance, Time};
 
 use super::{Group, Shard};
@@ -22,7 +22,7 @@ pub struct Observed {
     /// Where its values are published.
     pub(super) metrics: Partition,
     /// When the newest instances were proposed and decided, where this one led.
-    times: VecDeque<Decided>,
+    times: VecDeque<DecidedBatch>,
 }
 
 const CLOSE_REASONS: [CloseReason; 3] = [CloseReason::Bytes, CloseReason::Idle, CloseReason::Delay];
@@ -93,7 +93,7 @@ impl Observed {
     }
 
     /// Remembers when these instances were proposed and decided.
-    fn note_times(&mut self, decided: &[Decided]) {
+    fn note_times(&mut self, decided: &[DecidedBatch]) {
         for &times in decided {
             if self.times.len() == TIMES_KEPT {
                 self.times.pop_front();
@@ -102,8 +102,8 @@ impl Observed {
         }
     }
 
-    fn times_of(&self, instance: Instance) -> Option<Decided> {
-        let times: &VecDeque<Decided> = &self.times;
+    fn times_of(&self, instance: Instance) -> Option<DecidedBatch> {
+        let times: &VecDeque<DecidedBatch> = &self.times;
         times.iter().rev().find(|times| times.instance == instance).copied()
     }
 
@@ -119,7 +119,7 @@ impl Observed {
         let executor = group.replica.executor();
         let counters = paxos.counters();
         let (keys, bytes) = group.size();
-        let sessions = executor.machine().shard().map_or(0, |shard| shard.sessions().len() as u64);
+        let sessions = executor.machine().partition().map_or(0, |shard| shard.sessions().len() as u64);
         self.metrics.publish(&PartitionSample {
             commands_decided: counters.commands_decided,
             instances_decided: counters.instances_decided,

@@ -260,8 +260,8 @@ impl Shard {
         self.stepped += took;
         let executed = did.executed_commands > before.executed_commands;
         self.metrics.stage_busy(if executed { Stage::Execute } else { Stage::Order }, took);
-        if did.letters > before.letters {
-            self.metrics.multicast_messages(did.letters - before.letters);
+        if did.multicast_messages > before.multicast_messages {
+            self.metrics.multicast_messages(did.multicast_messages - before.multicast_messages);
         }
         self.note_samples();
         if !self.worker.stepped().is_empty() || !effects.is_empty() {
@@ -363,7 +363,7 @@ impl Shard {
         }
         let respond = Clock::now();
         let durable = self.shared.durable_lsn();
-        let full = !self.worker.room().is_here() && !mutant!(fullness_untold);
+        let full = !self.worker.resources().is_here() && !mutant!(fullness_untold);
         self.links.values().for_each(|link| link.flush(durable, full, respond));
         if !self.dirty.is_empty() {
             self.idle.answered();

@@ -5,7 +5,7 @@ use coppice_core::checkpoint_due::Due;
 use coppice_core::replay::Entry;
 use coppice_core::request::Origin;
 use coppice_core::scan::RangeJob;
-use coppice_core::snapshot::Taken;
+use coppice_core::snapshot::TakenSnapshot;
 use coppice_core::worker::Note;
 use coppice_core::{controller, ids};
 use coppice_ordering::Record;
@@ -32,9 +32,9 @@ impl Shard {
                     link.send(&envelope);
                 }
             }
-            Effect::Post(node, letter) => {
+            Effect::SendMulticast(node, message) => {
                 if let Some(link) = self.links.get(&node) {
-                    link.send_letter(&letter);
+                    link.send_multicast(&message);
                 }
             }
             Effect::Reply { group, origin, reply } => self.answer(group, origin, reply),
@@ -77,7 +77,7 @@ impl Shard {
     }
 
     /// Has the thread for checkpoints write one.
-    fn write_checkpoint(&mut self, (group, number): (PartitionId, u64), taken: Taken, due: Due) {
+    fn write_checkpoint(&mut self, (group, number): (PartitionId, u64), taken: TakenSnapshot, due: Due) {
         let shared = Arc::clone(&self.shared);
         let (owner, instance) = (self.index, taken.head.instance);
         let done = move |written: Result<Written, CheckpointError>| {
@@ -89,7 +89,7 @@ impl Shard {
                 std::thread::yield_now();
             }
         };
-        let Taken { head, blobs, tree } = taken;
+        let TakenSnapshot { head, blobs, tree } = taken;
         let job = Job { head, blobs, tree: tree.snapshot(), alone: due == Due::Alone, done: Box::new(done) };
         // A node that stops writes none.
         let checkpointer = self.checkpointer.upgrade();
@@ -160,7 +160,7 @@ impl Shard {
 
     /// Gives a part to the client that asked, on whichever shard it is connected.
     pub(super) fn give_part(&mut self, part: Box<QueryPart>) {
-        let Some(id) = self.shared.clients().newest(part.share.client) else {
+        let Some(id) = self.shared.clients().newest(part.partition_query.client) else {
             return self.input(Input::Unclaimed(part));
         };
         let shard = Origin { connection: id, stream: 0 }.shard();
@@ -172,12 +172,12 @@ impl Shard {
         let Some(connection) = self.connections.get(&id).cloned() else {
             return self.input(Input::Unclaimed(part));
         };
-        let (query, partition) = (part.share.query, part.position.partition);
-        if !crate::net::public::may_give(&connection, &part.share, partition) {
+        let (query, partition) = (part.partition_query.query, part.position.partition);
+        if !crate::net::public::may_give(&connection, &part.partition_query, partition) {
             return;
         }
-        let QueryPart { ticket, position, share, cursor } = *part;
-        let job = RangeJob::of_query(position, ids::ticket(ticket), cursor, &share);
+        let QueryPart { ticket, position, partition_query, cursor } = *part;
+        let job = RangeJob::of_query(position, ids::ticket(ticket), cursor, &partition_query);
         connection.add_part(query, partition, job);
         self.touch_connection(&connection);
     }
@@ -212,16 +212,16 @@ fn told(
     partition: PartitionId,
     instance: coppice_ordering::Instance,
     written: Result<Written, CheckpointError>,
-) -> worker::Written {
+) -> worker::CheckpointOutcome {
     match written {
         Ok(Written { manifest, trim_upto }) => {
             tracing::debug!(%partition, %instance, bytes = manifest.bytes, "checkpoint written");
-            worker::Written::Done { bytes: manifest.bytes, trim_upto }
+            worker::CheckpointOutcome::Done { bytes: manifest.bytes, trim_upto }
         }
-        Err(CheckpointError::Present(..)) => worker::Written::Present,
+        Err(CheckpointError::Present(..)) => worker::CheckpointOutcome::Present,
         Err(error) => {
             tracing::warn!(%partition, %error, "no checkpoint; the log keeps growing until there is one");
-            worker::Written::Failed
+            worker::CheckpointOutcome::Failed
         }
     }
 }
@@ -232,7 +232,7 @@ fn log(partition: PartitionId, note: Note) {
         Note::Leads(ballot) => tracing::debug!(%partition, %ballot, "this node leads"),
         Note::Follows(leader, ballot) => tracing::debug!(%partition, %ballot, leader = ?leader, "this node follows"),
         Note::Configured(_, configuration) => tracing::info!(%partition, %configuration, "configuration decided"),
-        Note::NoRoom(to) => {
+        Note::TransferWhenFull(to) => {
             tracing::info!(%partition, %to, "disk or memory is full: leadership is to be handed over");
         }
         Note::TransferFailed(to) => tracing::info!(%partition, %to, "handover did not happen in time"),

@@ -18,8 +18,8 @@ use coppice_client::wire::{
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::{Directory, DirectoryState};
 use coppice_core::machine::entry;
-use coppice_core::machine::shard::Shard;
-use coppice_core::multicast::Word;
+use coppice_core::machine::partition::Partition;
+use coppice_core::multicast::MulticastBody;
 use coppice_core::sessions::SessionLimits;
 use coppice_ordering::{Ballot, Batch, Commands, Instance};
 
@@ -257,7 +257,7 @@ pub fn batch_entries() -> Vec<Shape> {
         entries.push(with_plain(&entry::directory(&command), &plain(&command)));
     }
     for word in peers::words(Ballot::new(3, 1)) {
-        if let Word::Place(place) = word {
+        if let MulticastBody::Place(place) = word {
             entries.push(peers::with_works(parse(&format!("b l({PLACE})"), &entry::place(&place))));
         }
     }
@@ -281,8 +281,8 @@ pub fn run_batch_entries(bytes: &[u8]) -> bool {
 }
 
 /// Partition 1 with a session and some keys, at instance 9.
-fn shard() -> Machine {
-    let mut machine = Machine::Shard(Box::new(Shard::new(PartitionId(1), KeyRange::all(), MapVersion(4))));
+fn partition() -> Machine {
+    let mut machine = Machine::Partition(Box::new(Partition::new(PartitionId(1), KeyRange::all(), MapVersion(4))));
     machine.set_me(coppice_ordering::ReplicaId(2));
     let mut execute = |instance, entries: Bytes| {
         let batch = Batch::Commands(Commands::new(1, entries));
@@ -304,7 +304,7 @@ fn directory() -> Machine {
 /// As replicas execute a batch that was decided, whoever proposed it, and take it back.
 pub fn run_execution(bytes: &[u8]) -> bool {
     thread_local! {
-        static MACHINES: RefCell<[Machine; 2]> = RefCell::new([shard(), directory()]);
+        static MACHINES: RefCell<[Machine; 2]> = RefCell::new([partition(), directory()]);
     }
     let batch = Batch::Commands(Commands::new(1, Bytes::copy_from_slice(bytes)));
     MACHINES.with_borrow_mut(|machines| {

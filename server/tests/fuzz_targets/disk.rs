@@ -10,9 +10,9 @@ use coppice_core::access::Users;
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::DirectoryState;
 use coppice_core::machine::entry;
-use coppice_core::machine::shard::{BorderChange, Shard};
+use coppice_core::machine::partition::{BoundaryChange, Partition};
 use coppice_core::replay::Entry;
-use coppice_core::replica_manager::Birth;
+use coppice_core::replica_manager::CreateRequest;
 use coppice_core::sessions::{SessionLimits, Sessions};
 use coppice_core::snapshot;
 use coppice_core::snapshot::{Blobs, Head};
@@ -35,12 +35,12 @@ use super::shape::{Prefix, Shape, parse};
 
 fn log_entries() -> Vec<Entry> {
     let (group, ballot) = (PartitionId(2), Ballot::new(6, 1));
-    let birth = postcard::to_stdvec(&Birth::of(&peers::map(ClusterId(7)).partitions[0])).expect("plain data");
+    let create = postcard::to_stdvec(&CreateRequest::of(&peers::map(ClusterId(7)).partitions[0])).expect("plain data");
     let mut entries = vec![
         Entry::Group { group, record: Record::Promise { ballot } },
         Entry::Group { group, record: Record::Decided { upto: Instance(8) } },
         Entry::Group { group, record: Record::Lease { duration: std::time::Duration::from_millis(9) } },
-        Entry::Created { group, replica: ReplicaId(1), birth: birth.into() },
+        Entry::Created { group, replica: ReplicaId(1), create: create.into() },
         Entry::Removed { group, replica: ReplicaId(1) },
         Entry::Trimmed { group, upto: Instance(77) },
         Entry::Kept { segment: 4 },
@@ -134,8 +134,8 @@ pub fn plain_files() -> Vec<Shape> {
     let claim = Claim::new(3, 1 << 60, &[7, 8], 9);
     let mut files = vec![
         tagged(0, &plain(&kept)),
-        tagged(1, &plain(&Birth::of(entry))),
-        tagged(1, &plain(&Birth::of_later(entry))),
+        tagged(1, &plain(&CreateRequest::of(entry))),
+        tagged(1, &plain(&CreateRequest::of_later(entry))),
         tagged(3, &plain(&witnesses())),
         tagged(4, &plain(&claim)),
     ];
@@ -159,8 +159,8 @@ pub fn run_plain_file(bytes: &[u8]) -> bool {
             _ = coppice_core::access::Access::new(users);
             true
         }),
-        1 => stable::<Birth>(body).is_some(),
-        2 => stable::<BorderChange>(body).is_some(),
+        1 => stable::<CreateRequest>(body).is_some(),
+        2 => stable::<BoundaryChange>(body).is_some(),
         3 => stable::<BTreeMap<NodeId, Witness>>(body).is_some_and(|known| {
             let claim = Claim::new(2, 9, &[1 << 32], 9);
             known.values().for_each(|witness| _ = witness.judge(&claim));
@@ -234,8 +234,8 @@ pub fn run_manifest(bytes: &[u8]) -> bool {
 }
 
 /// Partition 1 with sessions that hold answers, in runs and in lists.
-fn shard() -> Machine {
-    let mut machine = Machine::Shard(Box::new(Shard::new(PartitionId(1), KeyRange::all(), MapVersion(4))));
+fn partition() -> Machine {
+    let mut machine = Machine::Partition(Box::new(Partition::new(PartitionId(1), KeyRange::all(), MapVersion(4))));
     let other = SessionId { instance: 9, ..session() };
     for (instance, part) in [
         (7, entry::open(ClientId(7), 3)),
@@ -260,25 +260,28 @@ struct Fields {
 fn blob_fields() -> Fields {
     let configuration =
         Configuration { learners: [ReplicaId(4)].into(), ..Configuration::of_voters((1..4).map(ReplicaId)) };
-    let machine = shard();
-    let shard = machine.shard().expect("a partition");
+    let machine = partition();
+    let partition = machine.partition().expect("a partition");
     let ticket = Ticket { ballot: Ballot::new(2, 1), n: 5 };
-    let seal =
-        coppice_core::machine::shard::Seal { heir: PartitionId(2), version: MapVersion(5), last_ticket: Some(ticket) };
+    let seal = coppice_core::machine::partition::Seal {
+        target: PartitionId(2),
+        version: MapVersion(5),
+        last_ticket: Some(ticket),
+    };
     let directory = DirectoryState {
         map: peers::map(ClusterId(7)),
         settings: peers::settings(),
         users: peers::users(),
         partitions_used: 5,
         replicas_used: [(PartitionId(1), 3)].into(),
-        ended: [(coppice_client::wire::ChangeId(4), coppice_core::machine::directory::Ended::Done)].into(),
+        ended: [(coppice_client::wire::ChangeId(4), coppice_core::machine::directory::ChangeOutcome::Done)].into(),
         forced: [NodeId(4)].into(),
         successors: [(NodeId(4), NodeId(1))].into(),
         ..DirectoryState::default()
     };
     Fields {
-        sessions: plain(&shard.sessions().export()),
-        changes: plain(&(Some(seal), shard.session_limits())),
+        sessions: plain(&partition.sessions().export()),
+        changes: plain(&(Some(seal), partition.session_limits())),
         configuration: plain(&(configuration, Instance(4), Ballot::new(3, 1))),
         directory: plain(&directory),
     }
@@ -354,8 +357,8 @@ pub fn run_snapshot_state(bytes: &[u8]) -> bool {
     let head = Head { partition, ..head() };
     let Ok(mut loaded) = snapshot::restore(&head, &blobs, std::iter::empty()) else { return false };
     let before = loaded.machine.digest();
-    if let Machine::Shard(shard) = &loaded.machine {
-        let saved = shard.sessions().export();
+    if let Machine::Partition(partition) = &loaded.machine {
+        let saved = partition.sessions().export();
         let again = Sessions::import(saved.clone());
         assert_eq!(again.export(), saved, "not the same when it is saved again");
     }

@@ -28,7 +28,7 @@ const fn target(name: &'static str, one_in: u64, corpus: fn() -> Vec<Shape>, run
 pub const TARGETS: &[Target] = &[
     target("frames", 1, peers::frames, peers::run_frames),
     target("peer_messages", 1, peers::peer_messages, peers::run_peer_messages),
-    target("letters", 1, peers::letters, peers::run_letters),
+    target("multicast", 1, peers::multicast, peers::run_multicast),
     target("share", 2, peers::shares, peers::run_share),
     target("greetings", 2, peers::greetings, peers::run_greetings),
     target("questions", 1, peers::questions, peers::run_questions),

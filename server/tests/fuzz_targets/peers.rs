@@ -10,8 +10,8 @@ use coppice_client::wire::{
 use coppice_core::access::Users;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
 use coppice_core::machine::entry;
-use coppice_core::machine::shard::{Border, BorderChange};
-use coppice_core::multicast::{Letter, Share, Word, letter};
+use coppice_core::machine::partition::{BoundaryChange, BoundaryStep};
+use coppice_core::multicast::{MulticastBody, MulticastMessage, PartitionQuery, message};
 use coppice_core::status::{LocalReplica, LocalStatus};
 use coppice_core::wire::codec::Body;
 use coppice_core::wire::peer::{self, Envelope};
@@ -57,9 +57,9 @@ pub fn stable<T: Serialize + for<'a> Deserialize<'a>>(bytes: &[u8]) -> Option<T>
 pub fn frames() -> Vec<Shape> {
     let frame = |kind, body: &[u8]| parse("4 4 b b 2 4 .", &peer_frame::frame(kind, body));
     let messages = peer_messages().into_iter().map(|body| frame(peer_frame::MESSAGES, &body.whole()));
-    let letters = letters().into_iter().map(|body| frame(peer_frame::LETTERS, &body.whole()));
+    let multicast = multicast().into_iter().map(|body| frame(peer_frame::MULTICAST, &body.whole()));
     let durable = frame(peer_frame::DURABLE, &7_u64.to_le_bytes());
-    messages.chain(letters).chain([durable, frame(peer_frame::ECHO, &[]), frame(peer_frame::FULL, &[1])]).collect()
+    messages.chain(multicast).chain([durable, frame(peer_frame::ECHO, &[]), frame(peer_frame::FULL, &[1])]).collect()
 }
 
 pub fn run_frames(bytes: &[u8]) -> bool {
@@ -72,7 +72,7 @@ pub fn run_frames(bytes: &[u8]) -> bool {
             understood = true;
             match frame.kind {
                 peer_frame::MESSAGES => _ = peer::decode(frame.body),
-                peer_frame::LETTERS => _ = letter::decode(&frame.body),
+                peer_frame::MULTICAST => _ = message::decode(&frame.body),
                 _ => {}
             }
         }
@@ -199,8 +199,8 @@ pub fn run_peer_messages(bytes: &[u8]) -> bool {
 /// With the flag of a high bound, and without.
 const SHARE: &str = "?<9:8vvllvvv|13:8vvllvvv|8:8vvllvvv|_:8vvlvvv>";
 
-pub fn share(low: &'static str, high: Option<&'static str>) -> Share {
-    Share {
+pub fn share(low: &'static str, high: Option<&'static str>) -> PartitionQuery {
+    PartitionQuery {
         client: coppice_client::wire::ClientId(7),
         query: 3,
         replica: ReplicaId(2),
@@ -217,44 +217,44 @@ pub fn share(low: &'static str, high: Option<&'static str>) -> Share {
 
 pub fn shares() -> Vec<Shape> {
     let bounded = share("grape", Some("melon"));
-    let open = Share { high: None, reverse: false, ..bounded.clone() };
+    let open = PartitionQuery { high: None, reverse: false, ..bounded.clone() };
     [bounded, open].iter().map(|share| parse(SHARE, &share.encode())).collect()
 }
 
 pub fn run_share(bytes: &[u8]) -> bool {
     let bytes = Bytes::copy_from_slice(bytes);
-    let Ok(share) = Share::decode(&bytes) else { return false };
-    assert_eq!(Share::decode(&share.encode()), Ok(share.clone()), "it is not the same when it is said again");
-    assert_eq!(Share::drawn(&share.encode()), Some(share.replica));
+    let Ok(share) = PartitionQuery::decode(&bytes) else { return false };
+    assert_eq!(PartitionQuery::decode(&share.encode()), Ok(share.clone()), "it is not the same when it is said again");
+    assert_eq!(PartitionQuery::responder_of(&share.encode()), Some(share.replica));
     true
 }
 
 /// Changes of borders, as the directory orders them.
-pub fn border_changes() -> Vec<BorderChange> {
+pub fn border_changes() -> Vec<BoundaryChange> {
     let replica = |n| ReplicaInfo { replica: WireReplicaId(n), node: NodeId(n), role: Role::Voter };
     let (parent, partition) = (PartitionId(3), PartitionId(3));
-    let split = Border::Split {
+    let split = BoundaryStep::Split {
         parent,
         child: PartitionId(9),
         at: Bytes::from_static(b"grape"),
         replicas: vec![replica(1), replica(2)],
     };
-    let seal = Border::Seal { partition, heir: PartitionId(4) };
-    let join = Border::Join { partition: PartitionId(4), heir: PartitionId(3) };
-    (9..).zip([split, seal, join]).map(|(n, border)| BorderChange { version: MapVersion(n), border }).collect()
+    let seal = BoundaryStep::Seal { partition, target: PartitionId(4) };
+    let join = BoundaryStep::Join { partition: PartitionId(4), target: PartitionId(3) };
+    (9..).zip([split, seal, join]).map(|(n, step)| BoundaryChange { version: MapVersion(n), step }).collect()
 }
 
-/// What stands behind the tag of a `Place`, in a letter as in a log.
+/// What stands behind the tag of a `Place`, in a multicast message as in a log.
 pub const PLACE: &str = "vvvo(vvv)?<0:|1:c(v l)|2:vl>";
 
-/// Every work that a ticket may bring, as letters of `partition` whose ticket is that of `ballot`.
-pub fn words(ballot: Ballot) -> Vec<Word> {
+/// Every work that a ticket may bring, as multicast messages of `partition` whose ticket is that of `ballot`.
+pub fn words(ballot: Ballot) -> Vec<MulticastBody> {
     let ticket = |n| Ticket { ballot, n };
     let asked = shares().into_iter().map(|share| SubQuery { query: QueryId(9), bytes: share.whole().into() });
-    let place = |n, work| Word::Place(Place { ticket: ticket(n), prev: Some(ticket(n - 1)), work });
+    let place = |n, work| MulticastBody::Place(Place { ticket: ticket(n), prev: Some(ticket(n - 1)), work });
     let changes = border_changes().into_iter().map(|change| {
         let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
-        Word::Place(Place {
+        MulticastBody::Place(Place {
             ticket: ticket(2),
             prev: None,
             work: Work::Change { id: ChangeId(change.version.0), payload },
@@ -262,23 +262,23 @@ pub fn words(ballot: Ballot) -> Vec<Word> {
     });
     let words = [
         place(9, Work::Queries(asked.collect())),
-        Word::Place(Place { ticket: ticket(1), prev: None, work: Work::Nothing }),
-        Word::Placed(ticket(8)),
-        Word::Released(ticket(6)),
+        MulticastBody::Place(Place { ticket: ticket(1), prev: None, work: Work::Nothing }),
+        MulticastBody::Placed(ticket(8)),
+        MulticastBody::Released(ticket(6)),
     ];
     words.into_iter().chain(changes).collect()
 }
 
-pub fn encoded_letters(letters: &[Letter]) -> Vec<u8> {
+pub fn encoded_multicast(multicast: &[MulticastMessage]) -> Vec<u8> {
     let mut body = Body::default();
-    letters.iter().for_each(|word| letter::encode(&mut body, word));
+    multicast.iter().for_each(|word| message::encode(&mut body, word));
     body.take_pieces().concat()
 }
 
-/// The fields of letters, those of queries and changes in them.
-pub fn letters_shape(letters: &[Letter]) -> Shape {
+/// The fields of multicast messages, those of queries and changes in them.
+pub fn multicast_shape(multicast: &[MulticastMessage]) -> Shape {
     let grammar = format!("*(v?<1:{PLACE}|2:vvv|3:vvv|129:{PLACE}|130:vvv|131:vvv>)");
-    with_works(parse(&grammar, &encoded_letters(letters)))
+    with_works(parse(&grammar, &encoded_multicast(multicast)))
 }
 
 /// The queries and changes of an image by their fields.
@@ -290,33 +290,37 @@ pub fn with_works(shape: Shape) -> Shape {
     shares().iter().fold(shape, |shape, share| shape.graft(&share.whole(), share))
 }
 
-pub fn letters() -> Vec<Shape> {
-    let letters: Vec<Letter> =
-        words(Ballot::new(3, 1)).into_iter().map(|word| Letter::new(PartitionId(4), word)).collect();
-    let each = letters.iter().map(|letter| letters_shape(std::slice::from_ref(letter)));
-    each.chain([letters_shape(&letters)]).collect()
+pub fn multicast() -> Vec<Shape> {
+    let multicast: Vec<MulticastMessage> =
+        words(Ballot::new(3, 1)).into_iter().map(|word| MulticastMessage::new(PartitionId(4), word)).collect();
+    let each = multicast.iter().map(|message| multicast_shape(std::slice::from_ref(message)));
+    each.chain([multicast_shape(&multicast)]).collect()
 }
 
-pub fn run_letters(bytes: &[u8]) -> bool {
-    let Ok(letters) = letter::decode(&Bytes::copy_from_slice(bytes)) else { return false };
-    assert_eq!(letter::decode(&encoded_letters(&letters).into()), Ok(letters.clone()), "not the same when said again");
-    for letter in &letters {
-        match &letter.word {
-            Word::Place(Place { work: Work::Queries(queries), .. }) => {
+pub fn run_multicast(bytes: &[u8]) -> bool {
+    let Ok(multicast) = message::decode(&Bytes::copy_from_slice(bytes)) else { return false };
+    assert_eq!(
+        message::decode(&encoded_multicast(&multicast).into()),
+        Ok(multicast.clone()),
+        "not the same when said again"
+    );
+    for message in &multicast {
+        match &message.body {
+            MulticastBody::Place(Place { work: Work::Queries(queries), .. }) => {
                 assert!(queries.len() <= bytes.len(), "queries out of nothing");
                 queries.iter().for_each(|sub| _ = run_share(&sub.bytes));
             }
-            Word::Place(Place { work: Work::Change { payload, .. }, .. }) => {
-                if let Some(change) = stable::<BorderChange>(payload) {
+            MulticastBody::Place(Place { work: Work::Change { payload, .. }, .. }) => {
+                if let Some(change) = stable::<BoundaryChange>(payload) {
                     _ = (change.partitions(), change.first(), change.touched());
                 }
             }
             _ => {}
         }
         let map = map(ClusterId(7));
-        _ = (letter.may_come_from(NodeId(1), &map), letter.receiver());
+        _ = (message.may_come_from(NodeId(1), &map), message.receiver());
     }
-    !letters.is_empty()
+    !multicast.is_empty()
 }
 
 // -- greetings -------------------------------------------------------------------------------------------------------
@@ -492,7 +496,7 @@ pub fn directory_commands(cluster: ClusterId) -> Vec<DirectoryCommand> {
         Reshape::Moved { change },
         Reshape::Cancel { change },
         Reshape::Split { change, partition, at: Bytes::from_static(b"kiwi") },
-        Reshape::Merge { change, partition, heir: PartitionId(1) },
+        Reshape::Merge { change, partition, target: PartitionId(1) },
         Reshape::Released { version: MapVersion(9) },
         Reshape::Gone { partition: PartitionId(5) },
         Reshape::Unmoved { change },

@@ -24,7 +24,7 @@ use coppice_client::wire::{
 };
 use coppice_core::access::Users;
 use coppice_core::machine::directory::DirectoryCommand;
-use coppice_core::multicast::{Letter, letter};
+use coppice_core::multicast::{MulticastMessage, message};
 use coppice_core::snapshot::{Blobs, Head};
 use coppice_core::wire::peer::{self, Envelope};
 use coppice_ordering::{Ballot, Instance, ReplicaId};
@@ -38,7 +38,9 @@ use coppice_server::net::rpc::{Answer, Asker, Question};
 
 use super::clients::{hello, requests_of};
 use super::damage::damage;
-use super::peers::{self, admin_requests, all_answers, all_questions, letters_shape, messages, messages_shape, tagged};
+use super::peers::{
+    self, admin_requests, all_answers, all_questions, messages, messages_shape, multicast_shape, tagged,
+};
 use super::plain::plain;
 use super::shape::Shape;
 use crate::common::cluster::{connect, formed, map};
@@ -181,14 +183,14 @@ fn places(cluster: &Cluster) -> BTreeMap<PartitionId, Place> {
 struct Corpus {
     /// For replicas on each of the nodes.
     messages: [Vec<Shape>; 3],
-    letters: Vec<Shape>,
+    multicast: Vec<Shape>,
     questions: Vec<Shape>,
     gets: Vec<Shape>,
 }
 
 impl Corpus {
     fn new(map: &PartitionMap, places: &BTreeMap<PartitionId, Place>) -> Corpus {
-        let (mut to_nodes, mut letters): ([Vec<Shape>; 3], Vec<Shape>) = Default::default();
+        let (mut to_nodes, mut multicast): ([Vec<Shape>; 3], Vec<Shape>) = Default::default();
         for entry in map.groups() {
             let Place { ballot, decided } = places
                 .get(&entry.partition)
@@ -213,15 +215,18 @@ impl Corpus {
                     to_node.extend(envelopes.iter().map(|one| messages_shape(std::slice::from_ref(one))));
                     to_node.push(messages_shape(&envelopes));
                 }
-                letters.extend(peers::words(ballot).into_iter().map(|word| {
-                    letters_shape(&[Letter { passed_on: ballot.replica == own, ..Letter::new(entry.partition, word) }])
+                multicast.extend(peers::words(ballot).into_iter().map(|word| {
+                    multicast_shape(&[MulticastMessage {
+                        passed_on: ballot.replica == own,
+                        ..MulticastMessage::new(entry.partition, word)
+                    }])
                 }));
             }
         }
         let get = |group: u32| plain(&(PartitionId(group), 0_u64));
         Corpus {
             messages: to_nodes,
-            letters,
+            multicast,
             questions: all_questions(map.cluster).iter().map(plain).collect(),
             gets: [0, 1, 2, 3, 4, 7].map(get).to_vec(),
         }
@@ -332,9 +337,9 @@ impl Hostile {
                             heard.note(said.split(['(', ' ']).next().unwrap_or_default(), "sent to the peer");
                         }
                     }
-                    kinds::LETTERS => {
-                        letter::decode(&frame.body).expect("a node's own letters");
-                        heard.note("letter", "sent to the peer");
+                    kinds::MULTICAST => {
+                        message::decode(&frame.body).expect("a node's own multicast");
+                        heard.note("message", "sent to the peer");
                     }
                     kinds::ECHO => _ = stream.write_all(&kinds::frame(kinds::ECHO, &[])),
                     _ => {}
@@ -436,9 +441,9 @@ impl Peer<'_> {
             }
             50..80 => {
                 let body = self
-                    .image(|corpus| &corpus.letters, |image| letter::decode(&Bytes::copy_from_slice(image)).is_ok());
-                self.note_letters(&body);
-                self.send(at, kinds::LETTERS, &body);
+                    .image(|corpus| &corpus.multicast, |image| message::decode(&Bytes::copy_from_slice(image)).is_ok());
+                self.note_multicast(&body);
+                self.send(at, kinds::MULTICAST, &body);
             }
             80..86 => {
                 let kind = [kinds::FULL, kinds::DURABLE, kinds::ECHO, kinds::ALIVE, self.draw.below(256) as u8];
@@ -489,13 +494,13 @@ impl Peer<'_> {
         }
     }
 
-    fn note_letters(&mut self, body: &[u8]) {
-        let Ok(letters) = letter::decode(&Bytes::copy_from_slice(body)) else {
-            return self.outcomes.note("letters", "refused: unreadable");
+    fn note_multicast(&mut self, body: &[u8]) {
+        let Ok(multicast) = message::decode(&Bytes::copy_from_slice(body)) else {
+            return self.outcomes.note("multicast", "refused: unreadable");
         };
-        for letter in letters {
-            let heard = letter.may_come_from(HOSTILE, self.map);
-            self.outcomes.note("letters", if heard { "handled" } else { "refused: no replica's" });
+        for message in multicast {
+            let heard = message.may_come_from(HOSTILE, self.map);
+            self.outcomes.note("multicast", if heard { "handled" } else { "refused: no replica's" });
         }
     }
 

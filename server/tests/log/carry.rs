@@ -41,7 +41,7 @@ impl Life {
     }
 
     fn first(&mut self) -> Vec<Entry> {
-        let created = |group| Entry::Created { group, replica: ReplicaId(1), birth: Bytes::from_static(b"birth") };
+        let created = |group| Entry::Created { group, replica: ReplicaId(1), create: Bytes::from_static(b"create") };
         let mut first = vec![created(STUCK), created(HEALTHY)];
         first.push(Entry::Trimmed { group: STUCK, upto: Instance(2) });
         for instance in 3..3 + UNDECIDED {
@@ -144,7 +144,7 @@ fn what_a_removed_replica_held_is_carried_no_further() {
             if life.draw.below(30) == 0 {
                 next.push(Entry::Removed { group: STUCK, replica: ReplicaId(replica) });
                 replica += 1;
-                next.push(Entry::Created { group: STUCK, replica: ReplicaId(replica), birth: Bytes::new() });
+                next.push(Entry::Created { group: STUCK, replica: ReplicaId(replica), create: Bytes::new() });
                 next.push(vote(STUCK, 3 + life.draw.below(UNDECIDED), life.round, 300, &mut life.draw));
             }
         }

@@ -53,7 +53,7 @@ fn entry() -> impl Strategy<Value = Entry> {
     prop_oneof![
         6 => (group(), record()).prop_map(|(group, record)| Entry::Group { group, record }),
         1 => (group(), replica(), bytes(900))
-            .prop_map(|(group, replica, birth)| Entry::Created { group, replica, birth }),
+            .prop_map(|(group, replica, create)| Entry::Created { group, replica, create }),
         1 => (group(), replica()).prop_map(|(group, replica)| Entry::Removed { group, replica }),
         1 => (group(), any::<u64>()).prop_map(|(group, upto)| Entry::Trimmed { group, upto: Instance(upto) }),
         1 => any::<u64>().prop_map(|segment| Entry::Kept { segment }),

@@ -38,8 +38,8 @@ pub fn apply(model: &mut Model, entry: &Entry) {
     let state = model.entry(group).or_default();
     match entry {
         Entry::Group { record, .. } => state.apply(record),
-        Entry::Created { replica, birth, .. } => {
-            let created = Some((*replica, birth.clone()));
+        Entry::Created { replica, create, .. } => {
+            let created = Some((*replica, create.clone()));
             *state = Group { created, removed: state.removed, ..Group::default() };
         }
         Entry::Removed { replica, .. } => *state = Group { removed: Some(*replica), ..Group::default() },
@@ -120,7 +120,7 @@ pub fn draw_entry(draw: &mut Draw, model: &Model) -> Entry {
     let newest = state.batches.last_key_value().map_or(state.trimmed, |(instance, _)| *instance);
     let Some((replica, _)) = state.created else {
         let replica = ReplicaId(state.removed.map_or(1, |removed| removed.0 + 1));
-        return Entry::Created { group, replica, birth: payload(draw) };
+        return Entry::Created { group, replica, create: payload(draw) };
     };
     let instance = Instance((newest.0 + 1).saturating_sub(draw.below(3)).max(state.trimmed.0 + 1));
     let record = match draw.below(40) {

@@ -11,7 +11,7 @@ use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{CommandRefusal, PartitionId, SessionId};
 use coppice_core::machine::entry::{Entry as LogEntry, entries};
-use coppice_core::machine::shard::{Awaited, Border, BorderChange, Inheritance, Shard};
+use coppice_core::machine::partition::{AbsorbedState, AwaitedState, BoundaryChange, BoundaryStep, Partition};
 use coppice_core::machine::{Answer, Machine, Outcome};
 use coppice_core::replay::Entry as Line;
 use coppice_ordering::multicast::{Place, Work};
@@ -233,7 +233,7 @@ struct Begin {
     partition: PartitionId,
     instance: u64,
     from: Option<Position>,
-    shard: Shard,
+    state: Partition,
 }
 
 /// Reads the logs in all data directories of so many nodes (those that a node lost too), replays them from `map`, the
@@ -258,7 +258,7 @@ pub fn dump(
         dump: Dump { compared: logs.compared, ..Dump::default() },
         clients: HashMap::new(),
         seals: HashMap::new(),
-        inheritances: Vec::new(),
+        absorbed_states: Vec::new(),
         source: (0, None),
         wanted,
         sink,
@@ -267,7 +267,7 @@ pub fn dump(
         partition: entry.partition,
         instance: 0,
         from: None,
-        shard: Shard::new(
+        state: Partition::new(
             entry.partition,
             KeyRange { low: entry.low[..].into(), high: entry.high.as_deref().map(Into::into) },
             entry.version,
@@ -294,7 +294,7 @@ struct Replay<'a> {
     /// Where partitions were sealed.
     seals: HashMap<PartitionId, Position>,
     /// What sealed partitions leave, once their logs are replayed to the end.
-    inheritances: Vec<Inheritance>,
+    absorbed_states: Vec<AbsorbedState>,
     /// The log that the current batch is taken from, and its ballot there.
     source: (u32, Option<(u64, u32)>),
     /// Where a digest is wanted.
@@ -318,16 +318,17 @@ impl Ran<'_> {
 }
 
 impl Replay<'_> {
-    /// Replays all partitions: children after the splits that made them, heirs as far as their neighbours' states are
-    /// known, and then on.
+    /// Replays all partitions: children after the splits that made them, merge targets as far as their neighbours'
+    /// states are known, and then on.
     fn all(
         &mut self,
         mut begins: VecDeque<Begin>,
         mut logs: BTreeMap<PartitionId, BTreeMap<u64, Held>>,
     ) -> Result<(), DumpError> {
-        let mut parked: Vec<(Awaited, Running)> = Vec::new();
+        let mut parked: Vec<(AwaitedState, Running)> = Vec::new();
         loop {
-            let known = |awaited: &Awaited| self.inheritances.iter().any(|left| left.partition == awaited.partition);
+            let known =
+                |awaited: &AwaitedState| self.absorbed_states.iter().any(|left| left.partition == awaited.partition);
             let running = match begins.pop_front() {
                 Some(begin) => {
                     let batches = logs.remove(&begin.partition).unwrap_or_default();
@@ -347,17 +348,17 @@ impl Replay<'_> {
     }
 
     fn begin(&mut self, begin: Begin, batches: BTreeMap<u64, Held>) -> Result<Running, DumpError> {
-        let Begin { partition, instance: born, from, shard } = begin;
+        let Begin { partition, instance: born, from, state } = begin;
         let entry = Entry::Born {
             from,
-            low: text(&shard.range().low),
-            high: shard.range().high.as_ref().map(|high| text(high)),
-            ticket: shard.last_ticket().map(ticket),
+            low: text(&state.range().low),
+            high: state.range().high.as_ref().map(|high| text(high)),
+            ticket: state.last_ticket().map(ticket),
         };
         self.source = (0, None);
         self.line(Position { partition: partition.0, instance: born, index: 0 }, entry, true)?;
         let left = batches.into_iter().filter(|(instance, _)| *instance > born).collect();
-        Ok(Running { partition, machine: Machine::Shard(Box::new(shard)), next: born + 1, left })
+        Ok(Running { partition, machine: Machine::Partition(Box::new(state)), next: born + 1, left })
     }
 
     /// Replays one partition's log to its end, or to the batch that needs the state of a neighbour whose own log was
@@ -366,7 +367,7 @@ impl Replay<'_> {
         &mut self,
         mut running: Running,
         children: &mut VecDeque<Begin>,
-    ) -> Result<Option<(Awaited, Running)>, DumpError> {
+    ) -> Result<Option<(AwaitedState, Running)>, DumpError> {
         let partition = running.partition;
         while let Some((instance, held)) = running.left.pop_front() {
             let next = running.next;
@@ -380,9 +381,9 @@ impl Replay<'_> {
             if let Some(awaited) = Machine::awaits(&mark) {
                 // The batch runs again when its neighbour's state is there.
                 machine.undo(mark);
-                let left = self.inheritances.iter().find(|left| left.partition == awaited.partition).cloned();
+                let left = self.absorbed_states.iter().find(|left| left.partition == awaited.partition).cloned();
                 running.left.push_front((instance, held));
-                if left.is_some_and(|left| running.machine.inherit(left)) {
+                if left.is_some_and(|left| running.machine.absorb(left)) {
                     continue;
                 }
                 return Ok(Some((awaited, running)));
@@ -398,18 +399,18 @@ impl Replay<'_> {
             self.source = (held.node as u32 + 1, Some((held.ballot.round.0, held.ballot.replica.0)));
             let splits = self.batch(&Ran { partition, instance, answers: &answers, placed: &placed }, &held.batch)?;
             for fork in Machine::forks(&mark) {
-                let child = fork.shard.partition();
+                let child = fork.partition.id();
                 let from = splits.iter().find(|(of, _)| *of == child).map(|(_, at)| *at);
                 children.push_back(Begin {
                     partition: child,
                     instance: fork.instance.0,
                     from,
-                    shard: fork.shard.copy(),
+                    state: fork.partition.copy(),
                 });
             }
             running.next += 1;
         }
-        self.inheritances.extend(running.machine.shard().and_then(Shard::inheritance));
+        self.absorbed_states.extend(running.machine.partition().and_then(Partition::absorbed_state));
         Ok(None)
     }
 
@@ -486,22 +487,22 @@ impl Replay<'_> {
     }
 
     /// A change of borders in the checkers' words, as it stands in the log of one of its partitions.
-    fn told(&mut self, change: &BorderChange, at: Position) -> Option<Change<'static>> {
+    fn told(&mut self, change: &BoundaryChange, at: Position) -> Option<Change<'static>> {
         let id = change.version.0;
-        match &change.border {
-            Border::Split { parent, child, at: key, .. } if parent.0 == at.partition => {
+        match &change.step {
+            BoundaryStep::Split { parent, child, at: key, .. } if parent.0 == at.partition => {
                 Some(Change::Split { id, key: text(key), to: child.0 })
             }
-            Border::Seal { partition, .. } => {
+            BoundaryStep::Seal { partition, .. } => {
                 self.seals.entry(*partition).or_insert(at);
                 Some(Change::Seal { id })
             }
-            Border::Join { partition, heir } if heir.0 == at.partition => {
+            BoundaryStep::Join { partition, target } if target.0 == at.partition => {
                 let from = self.seals.get(partition).copied()?;
                 Some(Change::Take { id, from })
             }
-            Border::Join { heir, .. } => Some(Change::End { id, to: heir.0 }),
-            Border::Split { .. } => None,
+            BoundaryStep::Join { target, .. } => Some(Change::End { id, to: target.0 }),
+            BoundaryStep::Split { .. } => None,
         }
     }
 
@@ -521,7 +522,7 @@ pub fn value_of<'a>(call: &'a Call<'_>) -> Option<&'a [u8]> {
     }
 }
 
-fn change_of(place: &Place) -> Option<BorderChange> {
+fn change_of(place: &Place) -> Option<BoundaryChange> {
     let Work::Change { payload, .. } = &place.work else { return None };
     postcard::from_bytes(payload).ok()
 }
@@ -538,11 +539,12 @@ mod tests {
         Record::Accept { instance: Instance(instance), ballot, decided_upto: Instance(decided_upto), batch }
     }
 
-    /// A segment that goes leaves a copy of the replica's birth, and copies of votes that a later ballot has replaced.
+    /// A segment that goes leaves a copy of the replica's create request, and copies of votes that a later ballot has
+    /// replaced.
     #[test]
-    fn a_copy_of_a_birth_begins_no_replica() {
+    fn a_copy_of_a_create_request_begins_no_replica() {
         let group = coppice_client::wire::PartitionId(3);
-        let created = Line::Created { group, replica: coppice_ordering::ReplicaId(1), birth: Default::default() };
+        let created = Line::Created { group, replica: coppice_ordering::ReplicaId(1), create: Default::default() };
         let of_group = |record| Line::Group { group, record };
         let mut readings = Readings::default();
         readings.apply(false, created.clone());

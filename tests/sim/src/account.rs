@@ -11,7 +11,7 @@ use coppice_check::verdict::Verdict;
 use coppice_check::{tier0, tier1};
 use coppice_client::wire::{CommandRefusal, Pack, PartitionId, Position as WirePosition, SessionId};
 use coppice_core::machine::entry::{Entry as LogEntry, entries};
-use coppice_core::machine::shard::{Border, BorderChange};
+use coppice_core::machine::partition::{BoundaryChange, BoundaryStep};
 use coppice_core::machine::{Answer, Outcome};
 use coppice_ordering::Batch;
 use coppice_ordering::multicast::{Place, Work};
@@ -242,8 +242,8 @@ impl Known {
             }
             LogEntry::Place(place) if state.placed.contains(&position.place()) => match change_of(&place) {
                 // A change that is placed again does nothing: the first one counts.
-                Some(Border::Split { child, .. }) => _ = self.born.entry(child).or_insert(position),
-                Some(Border::Seal { partition, .. }) => _ = self.sealed.entry(partition).or_insert(position),
+                Some(BoundaryStep::Split { child, .. }) => _ = self.born.entry(child).or_insert(position),
+                Some(BoundaryStep::Seal { partition, .. }) => _ = self.sealed.entry(partition).or_insert(position),
                 _ => {}
             },
             _ => {}
@@ -252,26 +252,26 @@ impl Known {
 
     /// What a ticket's change does in the log of `group`.
     fn told(&self, group: PartitionId, place: &Place) -> Option<Change<'static>> {
-        let change: BorderChange = border_of(place)?;
+        let change: BoundaryChange = boundary_of(place)?;
         let id = change.version.0;
-        Some(match change.border {
+        Some(match change.step {
             // The child places the ticket too: it begins with it.
-            Border::Split { parent, .. } if parent != group => return None,
-            Border::Split { child, at, .. } => Change::Split { id, key: text(&at), to: child.0 },
-            Border::Seal { .. } => Change::Seal { id },
-            Border::Join { partition, heir } if partition == group => Change::End { id, to: heir.0 },
-            Border::Join { partition, .. } => Change::Take { id, from: *self.sealed.get(&partition)? },
+            BoundaryStep::Split { parent, .. } if parent != group => return None,
+            BoundaryStep::Split { child, at, .. } => Change::Split { id, key: text(&at), to: child.0 },
+            BoundaryStep::Seal { .. } => Change::Seal { id },
+            BoundaryStep::Join { partition, target } if partition == group => Change::End { id, to: target.0 },
+            BoundaryStep::Join { partition, .. } => Change::Take { id, from: *self.sealed.get(&partition)? },
         })
     }
 }
 
-fn border_of(place: &Place) -> Option<BorderChange> {
+fn boundary_of(place: &Place) -> Option<BoundaryChange> {
     let Work::Change { payload, .. } = &place.work else { return None };
     postcard::from_bytes(payload).ok()
 }
 
-fn change_of(place: &Place) -> Option<Border> {
-    border_of(place).map(|change| change.border)
+fn change_of(place: &Place) -> Option<BoundaryStep> {
+    boundary_of(place).map(|change| change.step)
 }
 
 /// Gives every entry of a group's decided log, with what it came to, to `sink`.

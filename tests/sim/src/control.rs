@@ -258,7 +258,7 @@ impl World {
                     self.schedule(self.now + delay, event);
                 }
             }
-            Effect::HandOver { leader, partition, to } => {
+            Effect::TransferLeader { leader, partition, to } => {
                 self.reached.note("change: a leader is asked to hand over first");
                 let leader = leader.0 as usize - 1;
                 let delay = if leader == node { Some(0) } else { self.net.send(node, leader)[0] };

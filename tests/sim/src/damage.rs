@@ -3,10 +3,10 @@
 
 use bytes::Bytes;
 use coppice_client::wire::frame::FrameDecoder;
-use coppice_core::multicast::{Letter, letter};
+use coppice_core::multicast::{MulticastMessage, message};
 use coppice_core::wire::codec::Body;
 use coppice_core::wire::peer::{self, Envelope};
-use coppice_server::net::peer_frame::{self, FRAME_BYTES_MAX, LETTERS, MESSAGES};
+use coppice_server::net::peer_frame::{self, FRAME_BYTES_MAX, MESSAGES, MULTICAST};
 
 use coppice_check::random::Random;
 
@@ -22,11 +22,11 @@ pub fn of_message(envelope: &Envelope) -> Vec<u8> {
     whole(MESSAGES, body)
 }
 
-/// The frame of a letter.
-pub fn of_letter(told: &Letter) -> Vec<u8> {
+/// The frame of a multicast message.
+pub fn of_multicast(told: &MulticastMessage) -> Vec<u8> {
     let mut body = Body::default();
-    letter::encode(&mut body, told);
-    whole(LETTERS, body)
+    message::encode(&mut body, told);
+    whole(MULTICAST, body)
 }
 
 /// Damages a frame, and receives it with an intact one behind it. In words: what was made of it all the same.

@@ -305,7 +305,7 @@ impl World {
                 busy.encode(&mut out, stream)
             }
             Reply::Directory(_) | Reply::Readings { .. } => {}
-            Reply::Cut(cut) => {
+            Reply::QueryPlan(cut) => {
                 _ = cut.encode(&mut out, stream);
                 return self.answer(origin.connection, out);
             }
@@ -379,9 +379,9 @@ impl World {
     /// Streams a part of a query on a connection.
     pub fn stream_part(&mut self, number: u64, part: QueryPart) {
         let Some(line) = self.lines.get_mut(&number) else { return };
-        let QueryPart { ticket, position, share, cursor } = part;
-        let name = (share.query, position.partition);
-        let range = Box::new(share.range(position.partition));
+        let QueryPart { ticket, position, partition_query, cursor } = part;
+        let name = (partition_query.query, position.partition);
+        let range = Box::new(partition_query.range(position.partition));
         let job = RangeJob::of_query(position, ids::ticket(ticket), cursor, range);
         line.parts.insert(name, Range(job));
         self.pump_part(number, name);

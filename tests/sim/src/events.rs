@@ -7,7 +7,7 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId, ReshapeRequest};
 use coppice_core::controller::FetchId;
 use coppice_core::machine::directory::DirectoryCommand;
-use coppice_core::multicast::Letter;
+use coppice_core::multicast::MulticastMessage;
 use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Configuration, Instance};
 
@@ -78,8 +78,8 @@ pub enum Event {
     Think { client: usize },
     /// Something comes to a worker from its own node.
     Mail { node: usize, life: u64, worker: usize, mail: Mail },
-    /// A letter of the multicast arrives at a node.
-    Letter { from: usize, to: usize, letter: Letter },
+    /// A multicast message arrives at a node.
+    MulticastMessage { from: usize, to: usize, message: MulticastMessage },
     /// A fault of the plan begins.
     Fault { number: usize },
     /// A cut ends.

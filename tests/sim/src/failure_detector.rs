@@ -1,6 +1,6 @@
 //! That nodes live, as a node's shards know it of each other: once for all groups, of which some rest.
 
-use coppice_core::failure_detector::Heard;
+use coppice_core::failure_detector::LastHeard;
 use coppice_core::worker::Input;
 
 use super::control::own;
@@ -19,7 +19,7 @@ impl World {
             let listens = self.nodes[other].up && self.net.hears(other, node) && other != node;
             if listens {
                 let at = self.nodes[other].clock.local(self.now);
-                self.nodes[other].heard.insert(own(node), Heard { at, life });
+                self.nodes[other].heard.insert(own(node), LastHeard { at, life });
             }
         }
         let heard = self.nodes[node].heard.iter().map(|(&node, &heard)| (node, heard)).collect();

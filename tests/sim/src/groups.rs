@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_client::wire::PartitionId;
-use coppice_core::machine::shard::Inheritance;
+use coppice_core::machine::partition::AbsorbedState;
 use coppice_core::machine::{Answer, Machine, Mark};
 use coppice_ordering::{Ballot, Batch, Configuration, Instance, ReplicaId, Ticket};
 
@@ -54,16 +54,17 @@ pub struct Born {
 
 impl Group {
     pub(super) fn new(machine: Machine, instance: Instance, voters: Vec<ReplicaId>) -> Group {
-        let shard = machine.shard();
+        let partition = machine.partition();
         let born = Born {
             instance: instance.0,
-            low: shard.map(|shard| shard.range().low.to_vec()).unwrap_or_default(),
-            high: shard.and_then(|shard| shard.range().high.as_ref().map(|high| high.to_vec())),
+            low: partition.map(|partition| partition.range().low.to_vec()).unwrap_or_default(),
+            high: partition.and_then(|partition| partition.range().high.as_ref().map(|high| high.to_vec())),
             ticket: machine.last_ticket(),
         };
         Group {
             digests: vec![machine.digest()],
-            sessions: shard.map_or((0, 0), |shard| (shard.sessions().len(), shard.session_limits().sessions_max)),
+            sessions: partition
+                .map_or((0, 0), |partition| (partition.sessions().len(), partition.session_limits().sessions_max)),
             machine,
             born,
             decided: Vec::new(),
@@ -122,7 +123,7 @@ impl Group {
         group: PartitionId,
         instance: Instance,
         (batch, now): (Batch, Nanos),
-        inheritance: impl Fn(PartitionId) -> Option<Inheritance>,
+        absorbed_state: impl Fn(PartitionId) -> Option<AbsorbedState>,
     ) -> Result<Mark, (&'static str, String)> {
         if instance.0 != self.decided_upto() + 1 {
             return broken("I3 decided with a gap", format!("{group} {instance}"));
@@ -141,12 +142,12 @@ impl Group {
         let mut answers = Vec::new();
         let mut mark = self.machine.execute(instance, &batch, &mut answers);
         if let Some(awaited) = Machine::awaits(&mark) {
-            let Some(left) = inheritance(awaited.partition) else {
+            let Some(left) = absorbed_state(awaited.partition) else {
                 let what = format!("{group} {instance} takes in {}, which is not sealed", awaited.partition);
                 return broken("MV12 nothing to take in", what);
             };
             self.machine.undo(mark);
-            self.machine.inherit(left);
+            self.machine.absorb(left);
             answers.clear();
             mark = self.machine.execute(instance, &batch, &mut answers);
         }
@@ -173,8 +174,8 @@ impl Group {
     /// I6: no session is opened above the limit; a table that takes in another one, or whose limit is lowered, may hold
     /// more until then.
     pub(super) fn has_room(&mut self, group: PartitionId, opens: bool) -> Found {
-        let Some(shard) = self.machine.shard() else { return Ok(()) };
-        let (now, limit) = (shard.sessions().len(), shard.session_limits().sessions_max);
+        let Some(partition) = self.machine.partition() else { return Ok(()) };
+        let (now, limit) = (partition.sessions().len(), partition.session_limits().sessions_max);
         let (before, limit_before) = std::mem::replace(&mut self.sessions, (now, limit));
         // In one batch a session may be opened, and the limit lowered behind it.
         if opens && now > before.max(limit).max(limit_before).max(1) {

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use coppice_btree::{KeyRange, Op};
 use coppice_client::wire::{Command, MapVersion, Pack, PartitionId, Position, SessionId};
 use coppice_core::machine::entry::{Entry, entries};
-use coppice_core::machine::shard::{Border, BorderChange};
+use coppice_core::machine::partition::{BoundaryChange, BoundaryStep};
 use coppice_core::machine::{Answer, Outcome};
-use coppice_core::multicast::Share;
+use coppice_core::multicast::PartitionQuery;
 use coppice_core::replica::QueryPart;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Ticket};
@@ -177,15 +177,15 @@ impl Ledger {
     /// A ticket counts.
     fn place(&mut self, group: PartitionId, place: &Place) {
         if let Work::Change { payload, .. } = &place.work
-            && let Ok(change) = postcard::from_bytes::<BorderChange>(payload)
+            && let Ok(change) = postcard::from_bytes::<BoundaryChange>(payload)
             && self.applied.insert((group, change.version))
         {
-            self.change(group, &change.border);
+            self.change(group, &change.step);
         }
         let Some(model) = self.models.get(&group) else { return };
         self.bounds.insert((place.ticket, group), (model.low.clone(), model.high.clone()));
         let Work::Queries(queries) = &place.work else { return };
-        for share in queries.iter().filter_map(|sub| Share::decode(&sub.bytes).ok()) {
+        for share in queries.iter().filter_map(|sub| PartitionQuery::decode(&sub.bytes).ok()) {
             if holds(model.bounds(), (&share.low, share.high.as_deref())) {
                 let of = (group, place.ticket, share.client.0, share.query);
                 self.shares.insert(of, model.fingerprint(&share.low, share.high.as_ref()));
@@ -193,9 +193,9 @@ impl Ledger {
         }
     }
 
-    fn change(&mut self, group: PartitionId, border: &Border) {
+    fn change(&mut self, group: PartitionId, border: &BoundaryStep) {
         match border {
-            Border::Split { parent, child, at, .. } if *parent == group => {
+            BoundaryStep::Split { parent, child, at, .. } if *parent == group => {
                 let Some(model) = self.models.get_mut(&group) else { return };
                 if !model.owns(at) || *at == model.low || model.sealed {
                     return;
@@ -204,10 +204,10 @@ impl Ledger {
                 let high = model.high.replace(at.clone());
                 self.models.insert(*child, Model { low: at.clone(), high, pairs, ..Model::default() });
             }
-            Border::Seal { partition, .. } if *partition == group => {
+            BoundaryStep::Seal { partition, .. } if *partition == group => {
                 self.models.entry(group).or_default().sealed = true;
             }
-            Border::Join { partition, heir } if *heir == group => {
+            BoundaryStep::Join { partition, target } if *target == group => {
                 let Some(left) = self.models.get(partition).cloned() else { return };
                 let Some(model) = self.models.get_mut(&group) else { return };
                 if left.high.as_ref() == Some(&model.low) {
@@ -268,10 +268,10 @@ impl Ledger {
 
     /// A part of a query leaves: it must be that of its ticket's place (I13).
     pub fn check_part(&self, part: &QueryPart) -> Found {
-        let QueryPart { ticket, position, share, cursor } = part;
-        let of = (position.partition, *ticket, share.client.0, share.query);
+        let QueryPart { ticket, position, partition_query, cursor } = part;
+        let of = (position.partition, *ticket, partition_query.client.0, partition_query.query);
         let Some(wanted) = self.shares.get(&of) else {
-            return broken("I13 a part of nothing", format!("{position} of {ticket} for {}", share.client.0));
+            return broken("I13 a part of nothing", format!("{position} of {ticket} for {}", partition_query.client.0));
         };
         let mut pairs = Vec::new();
         let mut rest = Box::clone(cursor);
@@ -360,15 +360,15 @@ mod tests {
         let mut ledger = Ledger::default();
         let (one, two) = (PartitionId(1), PartitionId(2));
         ledger.begin(one, &KeyRange::all());
-        let split = Border::Split { parent: one, child: two, at: bytes("m"), replicas: Vec::new() };
+        let split = BoundaryStep::Split { parent: one, child: two, at: bytes("m"), replicas: Vec::new() };
         ledger.change(one, &split);
         assert_eq!(ledger.check_map(), Ok(()));
         let moved = KeyRange { low: b"m"[..].into(), high: None };
         assert_eq!((ledger.agrees(two, &moved, 0), ledger.agrees(two, &moved, 1).is_err()), (Ok(()), true));
         assert_eq!(ledger.agrees(one, &KeyRange::all(), 0).expect_err("it gave keys away").0, "I14 borders");
-        ledger.change(two, &Border::Seal { partition: two, heir: one });
+        ledger.change(two, &BoundaryStep::Seal { partition: two, target: one });
         assert_eq!(ledger.check_map(), Ok(()));
-        ledger.change(one, &Border::Join { partition: two, heir: one });
+        ledger.change(one, &BoundaryStep::Join { partition: two, target: one });
         assert_eq!((ledger.check_map(), ledger.agrees(one, &KeyRange::all(), 0)), (Ok(()), Ok(())));
         ledger.models.get_mut(&two).expect("there").gone = false;
         assert_eq!(ledger.check_map().expect_err("two have it").0, "I14 the map");

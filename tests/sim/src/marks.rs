@@ -141,8 +141,8 @@ pub fn is_elected(ballot: Ballot, promises: u64, configuration: &Configuration) 
 
 /// Every invariant of a tree's nodes, which are as wide as all of that replica (ST12).
 pub fn has_sound_tree(machine: &Machine, capacity: Capacity) -> Found {
-    let Some(shard) = machine.shard() else { return Ok(()) };
-    let (group, tree) = (shard.partition(), shard.tree());
+    let Some(partition) = machine.partition() else { return Ok(()) };
+    let (group, tree) = (partition.id(), partition.tree());
     if tree.capacity() != capacity {
         return broken("ST12 a tree", format!("{group}: nodes of {:?}, and not {capacity:?}", tree.capacity()));
     }
@@ -151,18 +151,18 @@ pub fn has_sound_tree(machine: &Machine, capacity: Capacity) -> Found {
 
 /// I15: a child begins with the sessions and the last ticket of the place that made it.
 pub fn forked_whole(group: PartitionId, parent: &Group, mark: &Mark) -> Found {
-    let Some(shard) = parent.machine.shard() else { return Ok(()) };
+    let Some(partition) = parent.machine.partition() else { return Ok(()) };
     let instance = parent.decided_upto();
     let last = parent.answers.last().and_then(|answers| answers.last()).map(|answer| answer.index);
     for fork in Machine::forks(mark) {
-        let (child, ticket) = (fork.shard.partition(), fork.shard.last_ticket());
+        let (child, ticket) = (fork.partition.id(), fork.partition.last_ticket());
         let Some(at) = ticket.and_then(|ticket| parent.place_of(ticket)).filter(|at| at.0 == instance) else {
             let what = format!("{child} begins with {ticket:?}, which did not cut {group} at #{instance}");
             return broken("I15 a child's ticket", what);
         };
         // Whatever stands behind the cut has changed the parent's sessions, and not the child's.
-        if Some(at.1) == last && fork.shard.sessions().export() != shard.sessions().export() {
-            let (child_has, has) = (fork.shard.sessions().len(), shard.sessions().len());
+        if Some(at.1) == last && fork.partition.sessions().export() != partition.sessions().export() {
+            let (child_has, has) = (fork.partition.sessions().len(), partition.sessions().len());
             let what = format!("{child} begins with {child_has} sessions, and {group} has {has}");
             return broken("I15 a child's sessions", what);
         }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::controller::{self, Controller, FetchId};
-use coppice_core::failure_detector::Heard;
+use coppice_core::failure_detector::LastHeard;
 use coppice_core::machine::directory::DirectoryCommand;
-use coppice_core::multicast::{Letter, Word};
+use coppice_core::multicast::{MulticastBody, MulticastMessage};
 use coppice_core::replay::Entry;
 use coppice_core::replica;
 use coppice_core::request::Origin;
@@ -36,7 +36,7 @@ const TURNS_MAX: usize = 16;
 /// A log at rest gets its mark after this long, as `LogOptions::idle_mark_after`.
 const IDLE: Nanos = 100 * MS;
 
-/// The thread that waits for a birth, among those of a node.
+/// The thread that waits for a create request, among those of a node.
 const BIRTHS: usize = 1 << 32;
 
 /// A write on a full disk is tried again after this long.
@@ -145,7 +145,7 @@ pub struct Node {
     /// Records that this process found on disk, of replicas that have not begun yet.
     pub found: BTreeMap<(PartitionId, ReplicaId), Vec<(Lsn, Record)>>,
     /// What it heard of the other nodes.
-    pub heard: BTreeMap<NodeId, Heard>,
+    pub heard: BTreeMap<NodeId, LastHeard>,
     /// Leaders as it knows them.
     pub leaders: BTreeMap<PartitionId, NodeId>,
     /// The bounds of session tables, once its process has heard of them.
@@ -311,7 +311,7 @@ impl World {
             let Some(group) = self.nodes[node].workers[worker].groups().get(&group) else { continue };
             let executor = group.replica.executor();
             said::words(&(group.replica.group(), executor.decided(), executor.tip()), &mut state);
-            if group.replica.is_out_of_patience() {
+            if group.replica.reads_are_stalled() {
                 self.reached.note("replica: reads what is decided, for nothing gets decided");
             }
         }
@@ -412,7 +412,7 @@ impl World {
             Effect::Checkpoint { group, number, taken, .. } => self.begin_checkpoint(node, (group, number), *taken),
             Effect::Watch => self.detect_failures(node, worker),
             Effect::Send(to, envelope) => self.send(node, place(to), &envelope),
-            Effect::Post(to, letter) => self.post(node, place(to), &letter),
+            Effect::SendMulticast(to, message) => self.send_multicast(node, place(to), &message),
             Effect::Reply { group, origin, reply } => self.reply(node, group, origin, reply),
             Effect::Part(part) => self.give_part(node, worker, part),
             Effect::Worker(to, message) => self.mail(node, to, Mail::Message(message)),
@@ -448,37 +448,37 @@ impl World {
         }
     }
 
-    fn post(&mut self, node: usize, to: usize, letter: &Letter) {
-        if letter.passed_on {
-            self.reached.note("letter: sent on to who leads now");
+    fn send_multicast(&mut self, node: usize, to: usize, message: &MulticastMessage) {
+        if message.passed_on {
+            self.reached.note("multicast: sent on to who leads now");
         }
         if !self.may_say(node, to) {
             return;
         }
         let [first, copy] = self.net.send(node, to);
         if let Some(random) = self.net.damages() {
-            let refused = damage::refused(&damage::of_letter(letter), random);
+            let refused = damage::refused(&damage::of_multicast(message), random);
             self.reached.note("frame: damaged and refused");
             return refused.unwrap_or_else(|what| self.fail("damaged frame", what));
         }
         for delay in [first, copy].into_iter().flatten() {
-            self.schedule(self.now + delay, Event::Letter { from: node, to, letter: letter.clone() });
+            self.schedule(self.now + delay, Event::MulticastMessage { from: node, to, message: message.clone() });
         }
     }
 
     /// A multicast message arrives, at whichever worker has the connection.
-    pub fn on_letter(&mut self, node: usize, sender: usize, letter: Letter) {
+    pub fn on_multicast(&mut self, node: usize, sender: usize, message: MulticastMessage) {
         if !self.nodes[node].up {
             return;
         }
         let each = &self.nodes[node];
         let leading = each.workers[each.owner(PartitionId::DIRECTORY)].coordinator().leading();
-        self.reached.letter(&letter.word, leading);
-        if matches!(letter.word, Word::Place(_)) && each.group(letter.partition).is_none() {
+        self.reached.multicast(&message.body, leading);
+        if matches!(message.body, MulticastBody::Place(_)) && each.group(message.partition).is_none() {
             self.reached.note("ticket: for a partition that is not here");
         }
         let worker = sender % each.workers.len();
-        self.input(node, worker, Input::Letters { node: own(sender), letters: vec![letter] });
+        self.input(node, worker, Input::Multicast { node: own(sender), messages: vec![message] });
     }
 
     /// A message of another node arrives, at whichever worker has the connection.
@@ -524,7 +524,7 @@ impl World {
                         Entry::Trimmed { group, upto } => self.check_trim(node, PartitionId(group.0), upto),
                         Entry::Created { group, replica, .. } => {
                             let thread = BIRTHS + group.0 as usize;
-                            self.report(node, thread, controller::Input::Born(group, replica));
+                            self.report(node, thread, controller::Input::CreateDurable(group, replica));
                         }
                         _ => {}
                     }

@@ -133,7 +133,7 @@ impl World {
                 broken("I9 undecided part", format!("n{node} gives {}", part.position))
             }
             Effect::Part(part) => self.oracle.gives(part),
-            Effect::Note(group, Note::NoRoom(to)) => self.has_room_at(node, *group, *to),
+            Effect::Note(group, Note::TransferWhenFull(to)) => self.has_room_at(node, *group, *to),
             _ => Ok(()),
         }
     }
@@ -143,7 +143,7 @@ impl World {
     fn is_well_chosen(&self, node: usize, group: PartitionId, origin: Origin, reply: &Reply) -> Found {
         match reply {
             // By the map that it was cut by.
-            Reply::Cut(cut) if cut.version == self.map.version => {
+            Reply::QueryPlan(cut) if cut.version == self.map.version => {
                 cut.parts.iter().try_for_each(|part| self.answered_or_nobody(node, origin, part))
             }
             Reply::Refused(Refusal::Full) if !self.nodes[node].log_is_stuck => {

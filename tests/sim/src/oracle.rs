@@ -8,7 +8,7 @@ use coppice_btree::Capacity;
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::PartitionId;
 use coppice_core::machine::Machine;
-use coppice_core::machine::shard::Shard;
+use coppice_core::machine::partition::Partition;
 use coppice_core::replay::Entry;
 use coppice_core::replica::QueryPart;
 use coppice_ordering::message::Message;
@@ -56,8 +56,8 @@ pub fn broken<T>(check: &'static str, what: String) -> Result<T, (&'static str, 
 impl Oracle {
     /// A group of the first map begins with this state and these voters.
     pub fn begin(&mut self, group: PartitionId, machine: Machine, voters: Vec<ReplicaId>) {
-        if let Some(shard) = machine.shard() {
-            self.ledger.begin(group, shard.range());
+        if let Some(partition) = machine.partition() {
+            self.ledger.begin(group, partition.range());
         }
         self.groups.insert(group, Group::new(machine, Instance::ZERO, voters));
     }
@@ -360,17 +360,17 @@ impl Oracle {
     fn decide(&mut self, group: PartitionId, instance: Instance, batch: (Batch, Nanos)) -> Found {
         let Some(mut state) = self.groups.remove(&group) else { return Ok(()) };
         let decided = state.decide(group, instance, batch, |partition| {
-            self.groups.get(&partition).and_then(|left| left.machine.shard()).and_then(Shard::inheritance)
+            self.groups.get(&partition).and_then(|left| left.machine.partition()).and_then(Partition::absorbed_state)
         });
         let whole = decided.as_ref().map_or(Ok(()), |mark| forked_whole(group, &state, mark));
         self.groups.insert(group, state);
         let decided = decided?;
         whole?;
-        let moves = Machine::moves_borders(&decided);
+        let moves = Machine::moves_boundaries(&decided);
         for fork in Machine::forks(&decided) {
             let voters = fork.replicas.iter().map(|info| ReplicaId(info.replica.0)).collect();
-            let machine = Machine::Shard(Box::new(fork.shard.copy()));
-            self.groups.insert(fork.shard.partition(), Group::new(machine, fork.instance, voters));
+            let machine = Machine::Partition(Box::new(fork.partition.copy()));
+            self.groups.insert(fork.partition.id(), Group::new(machine, fork.instance, voters));
         }
         self.account(group, instance, moves)
     }
@@ -382,8 +382,8 @@ impl Oracle {
         let counts = |index| state.placed.contains(&(instance.0, index));
         self.ledger.decide((group, instance.0), batch, answers, counts)?;
         for (&partition, state) in self.groups.iter().filter(|(partition, _)| moves || **partition == group) {
-            if let Some(shard) = state.machine.shard() {
-                self.ledger.agrees(partition, shard.range(), shard.tree().len())?;
+            if let Some(state) = state.machine.partition() {
+                self.ledger.agrees(partition, state.range(), state.tree().len())?;
             }
         }
         if moves { self.ledger.check_map() } else { Ok(()) }
@@ -392,8 +392,8 @@ impl Oracle {
     /// All pairs of all partitions are those of the model.
     pub fn same_pairs(&self) -> Found {
         for (&partition, state) in &self.groups {
-            if let Some(shard) = state.machine.shard() {
-                let snapshot = shard.tree().snapshot();
+            if let Some(state) = state.machine.partition() {
+                let snapshot = state.tree().snapshot();
                 let pairs = snapshot.iter().map(|(key, value)| (key.to_vec(), value.to_vec()));
                 self.ledger.same(partition, pairs)?;
             }

@@ -3,11 +3,11 @@
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{MapVersion, PartitionId};
-use coppice_core::controller::{self, Recovered};
-use coppice_core::executor::Executing;
+use coppice_core::controller::{self, RecoveredReplica};
+use coppice_core::executor::ExecutorSettings;
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::Directory;
-use coppice_core::machine::shard::Shard;
+use coppice_core::machine::partition::Partition;
 use coppice_core::replay::{Entry, GroupReplay};
 use coppice_core::replica::Replica;
 use coppice_core::replica_manager::Start;
@@ -129,16 +129,20 @@ impl World {
             self.reached.note("start: a replica was removed");
         }
         let created = match replay.created.take() {
-            Some((me, birth)) => {
+            Some((me, create)) => {
                 self.oracle.lives(node, group, me);
                 self.nodes[node].found.insert((group, me), records);
-                Some((me, postcard::from_bytes(&birth).map_err(|error| error.to_string())?))
+                Some((me, postcard::from_bytes(&create).map_err(|error| error.to_string())?))
             }
             None => None,
         };
         let me = created.as_ref().map(|(me, _)| *me);
-        self.tell(node, controller::Input::Recovered(Box::new(Recovered { group, removed, created, loaded, replay })));
-        if let Some(me) = me.filter(|_| self.nodes[node].controller.replicas().healing().contains_key(&group)) {
+        self.tell(
+            node,
+            controller::Input::Recovered(Box::new(RecoveredReplica { group, removed, created, loaded, replay })),
+        );
+        if let Some(me) = me.filter(|_| self.nodes[node].controller.replicas().awaiting_snapshot().contains_key(&group))
+        {
             self.reached.note("start: a replica waits for a state from elsewhere");
             if self.nodes[node].is_rotten {
                 self.oracle.state_lost(group, me);
@@ -150,8 +154,8 @@ impl World {
     /// A replica begins, or goes on: the log says so, then its worker hosts it.
     pub fn begin_replica(&mut self, node: usize, start: Box<Start>) {
         if start.is_new {
-            let birth = postcard::to_stdvec(&start.birth).expect("a birth is plain data").into();
-            let entry = Entry::Created { group: start.group, replica: start.me, birth };
+            let create = postcard::to_stdvec(&start.create).expect("a create request is plain data").into();
+            let entry = Entry::Created { group: start.group, replica: start.me, create };
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: false });
         }
         if let Some(upto) = start.trim_upto {
@@ -169,11 +173,11 @@ impl World {
         self.trace.step(now, &(node, group, snapshot.0), |line| {
             *line += &format!("n{node}.{group} starts as {} from {snapshot}", start.me);
         });
-        let Start { group, me, birth, recovered, mut machine, snapshot, campaign_first, .. } = start;
-        if let Machine::Shard(shard) = &mut machine
-            && shard.tree().is_empty()
+        let Start { group, me, create, recovered, mut machine, snapshot, campaign_first, .. } = start;
+        if let Machine::Partition(partition) = &mut machine
+            && partition.tree().is_empty()
         {
-            shard.set_capacity_per_node(self.plan.capacity(node));
+            partition.set_capacity_per_node(self.plan.capacity(node));
         }
         let records = self.nodes[node].found.remove(&(group, me)).unwrap_or_default();
         if let Err((check, what)) = self.oracle.recovered(node, (group, me), snapshot, &records) {
@@ -185,7 +189,7 @@ impl World {
         }
         let config = Config {
             id: me,
-            configuration: birth.configuration(),
+            configuration: create.configuration(),
             seed: self.replica_random.next(),
             incarnation: self.nodes[node].store.incarnation(),
             settings: self.plan.settings.clone(),
@@ -193,7 +197,7 @@ impl World {
         };
         let local = self.nodes[node].clock.local(self.now);
         let mut effects = Vec::new();
-        let executing = Executing {
+        let executing = ExecutorSettings {
             speculation: self.plan.speculates(node),
             deferred: self.plan.defers(node),
             ahead_max: self.plan.ahead_max,
@@ -203,7 +207,7 @@ impl World {
         let mut replica = Replica::recover(group, config, recovered, machine, snapshot, executing, local, &mut effects);
         replica.executor_mut().set_digest_interval(1);
         self.nodes[node].limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
-        let nodes = birth.nodes().collect();
+        let nodes = create.nodes().collect();
         let each = &mut self.nodes[node];
         each.watched.insert(group, Watched { marks: Marks::beginning(snapshot) });
         let owner = each.owner(group);
@@ -217,7 +221,7 @@ impl World {
             None => Machine::Directory(Directory::default()),
             Some(entry) => {
                 let range = KeyRange { low: (&*entry.low).into(), high: entry.high.as_deref().map(Into::into) };
-                Machine::Shard(Box::new(Shard::new(group, range, MapVersion(1))))
+                Machine::Partition(Box::new(Partition::new(group, range, MapVersion(1))))
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Rare conditions that show in what arrives, and at whom: a message beside the state that it meets, a letter, a reply.
-//! What meets no condition worth a name is passed over.
+//! Rare conditions that show in what arrives, and at whom: a message beside the state that it meets, a multicast
+//! message, a reply. What meets no condition worth a name is passed over.
 
-use coppice_core::multicast::Word;
+use coppice_core::multicast::MulticastBody;
 use coppice_core::request::{Refusal, Reply};
 use coppice_ordering::multicast::{Abort, Effect as Coordinated, Work};
 use coppice_ordering::{Batch, Counters, Message, Paxos, ReplicaId};
@@ -163,23 +163,23 @@ impl Reached {
         }
     }
 
-    /// A letter arrives at a node; `coordinates`: in which ballot, if it does.
-    pub fn letter(&mut self, word: &Word, coordinates: Option<coppice_ordering::Ballot>) {
-        match word {
-            Word::Place(place) => match (&place.work, place.prev) {
+    /// A multicast message arrives at a node; `coordinates`: in which ballot, if it does.
+    pub fn multicast(&mut self, body: &MulticastBody, coordinates: Option<coppice_ordering::Ballot>) {
+        match body {
+            MulticastBody::Place(place) => match (&place.work, place.prev) {
                 (Work::Nothing, None) => self.note("ticket: the first one of a ballot"),
                 (Work::Nothing, Some(_)) => self.note("ticket: a voided one"),
                 (Work::Change { .. }, _) => self.note("ticket: of a change of borders"),
                 (Work::Queries(subs), _) if subs.len() > 1 => self.note("ticket: shared by queries"),
                 (Work::Queries(_), _) => {}
             },
-            Word::Placed(ticket) => match coordinates {
+            MulticastBody::Placed(ticket) => match coordinates {
                 None => self.note("ticket: placed is told to none that coordinates"),
                 Some(ballot) if ballot > ticket.ballot => self.note("ticket: placed is of an old coordinator's"),
                 Some(ballot) if ballot < ticket.ballot => self.note("ticket: placed is of a later coordinator's"),
                 Some(_) => {}
             },
-            Word::Released(_) => {}
+            MulticastBody::Released(_) => {}
         }
     }
 

@@ -49,7 +49,7 @@ fn of_replica(input: &replica::Input) -> u64 {
         replica::Input::Installed { machine, instance, configuration, configured_at, promised } => {
             (3_u8, machine.digest(), instance, configuration, configured_at, promised).hash(&mut hash);
         }
-        replica::Input::Inherit(left) => words(&(left.partition, left.seal), &mut hash),
+        replica::Input::Absorb(left) => words(&(left.partition, left.seal), &mut hash),
         other => words(other, &mut hash),
     }
     hash.finish()
@@ -73,7 +73,7 @@ pub fn show_input(input: &Input) -> String {
         Input::RunAhead => "run ahead".into(),
         Input::Persisted { group, lsn } => format!("{group} persisted {lsn}"),
         Input::Peers { node, envelopes } => format!("of {node} {envelopes:?}"),
-        Input::Letters { node, letters } => format!("of {node} {letters:?}"),
+        Input::Multicast { node, messages } => format!("of {node} {messages:?}"),
         Input::Request { group, origin, request } => format!("{group} {origin:?} {request:?}"),
         Input::Query { origin, client, request } => format!("query {origin:?} {client} {request:?}"),
         Input::Gather { origin, range } => format!("gather {origin:?} {range:?}"),
@@ -85,14 +85,14 @@ pub fn show_input(input: &Input) -> String {
         Input::Drop(group) => format!("drop {group}"),
         Input::Replica(group, input) => match &**input {
             replica::Input::Installed { instance, .. } => format!("{group} install {instance}"),
-            replica::Input::Inherit(left) => format!("{group} inherit {}", left.partition),
+            replica::Input::Absorb(left) => format!("{group} absorb {}", left.partition),
             other => format!("{group} {other:?}"),
         },
         Input::Map(map) => format!("map {}", map.version),
         Input::Settings(_) => "settings".into(),
         Input::Leader(group, leader) => format!("{group} is led from {leader:?}"),
         Input::Answers(node, answers) => format!("{node} answers {answers}"),
-        Input::Room(room) => format!("{room:?}"),
+        Input::Resources(room) => format!("{room:?}"),
         Input::Identity(node, _) => format!("is {node}"),
         Input::MaySpeak(may) => format!("may speak {may}"),
         Input::Heard { heard, .. } => format!("heard {heard:?}"),
@@ -120,7 +120,7 @@ pub fn effects(effects: &[Effect]) -> u64 {
                 to.hash(&mut hash);
                 of_message(message, &mut hash);
             }
-            Effect::Part(part) => words(&(part.ticket, &part.position, &part.share), &mut hash),
+            Effect::Part(part) => words(&(part.ticket, &part.position, &part.partition_query), &mut hash),
             other => hash.write(show(other).as_bytes()),
         }
     }
@@ -132,7 +132,7 @@ pub fn show(effect: &Effect) -> String {
     match effect {
         Effect::Persist { group, lsn, record } => format!("{group} persist {lsn} {record:?}"),
         Effect::Send(to, it) => format!("p{} send {to} {} {:?}", it.group, it.to, it.message),
-        Effect::Post(to, letter) => format!("post {to} {letter:?}"),
+        Effect::SendMulticast(to, message) => format!("multicast {to} {message:?}"),
         Effect::Reply { group, origin, .. } => format!("{group} reply {origin:?}"),
         Effect::Part(part) => format!("part of {}", part.ticket),
         Effect::Worker(to, message) => format!("to w{to} {message:?}"),
@@ -176,7 +176,7 @@ pub fn show_told(input: &Told) -> String {
         Told::Recovered(found) => format!("recovered {} {:?} {:?}", found.group, found.removed, found.created),
         Told::Founded(entry) => format!("founded {}", entry.partition),
         Told::Report(report) => show_report(report),
-        Told::Born(group, me) => format!("{group} {me} is born"),
+        Told::CreateDurable(group, me) => format!("{group} {me} is born"),
         Told::Offered { fetch, kept, version } => format!("fetch {fetch} offered {kept:?} {version}"),
         Told::Fetched(fetch, loaded) => {
             format!("fetch {fetch} got {:?}", loaded.as_ref().map(|loaded| (loaded.instance, loaded.machine.digest())))
@@ -208,7 +208,7 @@ pub fn show_wanted(effect: &Wanted) -> String {
         Wanted::Configure { leader, partition, configuration, .. } => {
             format!("configure {partition} at {leader} {configuration:?}")
         }
-        Wanted::HandOver { leader, partition, to } => format!("hand over {partition} from {leader} to {to}"),
+        Wanted::TransferLeader { leader, partition, to } => format!("hand over {partition} from {leader} to {to}"),
         Wanted::Assign(node, _) => format!("assign {node}"),
         Wanted::Answer(_, reply) => format!("answer {reply:?}"),
         Wanted::Begin(_, command, _) => format!("begin {command:?}"),
@@ -228,7 +228,7 @@ fn answer(origin: Origin, reply: &Reply, hash: &mut Fingerprint) {
             words(&(parts.iter().map(|(position, _)| *position).collect::<Vec<_>>(), range), hash);
         }
         Reply::Validated { instance, unchanged } => words(&(instance, unchanged), hash),
-        Reply::Cut(cut) => words(cut, hash),
+        Reply::QueryPlan(cut) => words(cut, hash),
         Reply::Completed { ticket } => words(ticket, hash),
         Reply::Aborted { text, .. } => words(text, hash),
         Reply::Directory(reply) => words(reply, hash),

@@ -3,8 +3,8 @@
 
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::controller::{self, FetchId};
-use coppice_core::snapshot::{self, Loaded, Taken};
-use coppice_core::worker::{Input, Written};
+use coppice_core::snapshot::{self, LoadedSnapshot, TakenSnapshot};
+use coppice_core::worker::{CheckpointOutcome, Input};
 use coppice_ordering::Instance;
 
 use super::events::Event;
@@ -28,8 +28,8 @@ pub enum Writing {
 /// Checkpoints.
 impl World {
     /// A worker wants a checkpoint written.
-    pub fn begin_checkpoint(&mut self, node: usize, (group, number): (PartitionId, u64), taken: Taken) {
-        if self.nodes[node].group(group).is_some_and(|host| host.borders.is_owed()) {
+    pub fn begin_checkpoint(&mut self, node: usize, (group, number): (PartitionId, u64), taken: TakenSnapshot) {
+        if self.nodes[node].group(group).is_some_and(|host| host.boundaries.is_owed()) {
             self.reached.note("merge: a neighbour is taken in");
         }
         let saved = Saved::of(taken);
@@ -47,7 +47,7 @@ impl World {
             }
             Err(Refused::Present) => {
                 self.reached.note("checkpoint: there is one of this instance");
-                self.checkpoint_counts(node, group, writing, Written::Present);
+                self.checkpoint_counts(node, group, writing, CheckpointOutcome::Present);
             }
             Err(refused @ (Refused::Failed | Refused::Full)) => {
                 let full = refused == Refused::Full;
@@ -74,7 +74,7 @@ impl World {
             }
             Stage::Done(trim_upto) => {
                 // Its size is nobody's concern here: 0 bytes change nothing of when the next one is due.
-                self.checkpoint_counts(node, group, writing, Written::Done { bytes: 0, trim_upto });
+                self.checkpoint_counts(node, group, writing, CheckpointOutcome::Done { bytes: 0, trim_upto });
             }
             Stage::GivenUp => {
                 self.reached.note("checkpoint: its files went meanwhile");
@@ -90,15 +90,15 @@ impl World {
     /// Nothing came of a checkpoint, or of a snapshot.
     fn give_up(&mut self, node: usize, group: PartitionId, writing: Writing) {
         match writing {
-            Writing::Own(number) => self.checkpointed(node, (group, number), Written::Failed),
+            Writing::Own(number) => self.checkpointed(node, (group, number), CheckpointOutcome::Failed),
             Writing::Fetched(fetch) => self.end_fetch(node, fetch, None),
         }
     }
 
-    fn checkpoint_counts(&mut self, node: usize, group: PartitionId, writing: Writing, written: Written) {
+    fn checkpoint_counts(&mut self, node: usize, group: PartitionId, writing: Writing, written: CheckpointOutcome) {
         let fetch = match writing {
             Writing::Own(number) => {
-                if matches!(written, Written::Done { trim_upto: Some(_), .. }) {
+                if matches!(written, CheckpointOutcome::Done { trim_upto: Some(_), .. }) {
                     self.reached.note("checkpoint: the log below an older one goes");
                 }
                 return self.checkpointed(node, (group, number), written);
@@ -117,7 +117,7 @@ impl World {
     }
 
     /// The worker hears of it, from the thread that writes checkpoints.
-    fn checkpointed(&mut self, node: usize, (group, number): (PartitionId, u64), written: Written) {
+    fn checkpointed(&mut self, node: usize, (group, number): (PartitionId, u64), written: CheckpointOutcome) {
         let owner = self.nodes[node].owner(group);
         self.mail(node, owner, super::workers::Mail::Control(Input::Checkpointed { group, number, written }));
     }
@@ -162,7 +162,7 @@ impl World {
             Ok(loaded) => loaded,
             Err(error) => return self.fail("snapshot", format!("an intact snapshot does not load: {error}")),
         };
-        let data = loaded.machine.shard();
+        let data = loaded.machine.partition();
         let (kept, version) = data.map_or_else(Default::default, |data| (data.range().clone(), data.map_version()));
         self.nodes[node].offers.insert(fetch, (group, saved));
         self.tell(node, controller::Input::Offered { fetch, kept, version });
@@ -179,7 +179,7 @@ impl World {
     }
 
     /// A fetch has ended, on a thread of its own.
-    fn end_fetch(&mut self, node: usize, fetch: FetchId, loaded: Option<Box<Loaded>>) {
+    fn end_fetch(&mut self, node: usize, fetch: FetchId, loaded: Option<Box<LoadedSnapshot>>) {
         if !self.nodes[node].fetches.remove(&fetch) {
             return;
         }
@@ -188,7 +188,7 @@ impl World {
     }
 
     /// A replica is about to take a snapshot's state.
-    pub fn before_install(&mut self, node: usize, group: PartitionId, loaded: &Loaded) {
+    pub fn before_install(&mut self, node: usize, group: PartitionId, loaded: &LoadedSnapshot) {
         let Some(host) = self.nodes[node].group(group) else { return };
         let me = host.me;
         self.reached.note("snapshot: installed");

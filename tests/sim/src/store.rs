@@ -11,7 +11,7 @@ use coppice_btree::Capacity;
 use coppice_check::random::Random;
 use coppice_client::wire::PartitionId;
 use coppice_core::replay::Replay;
-use coppice_core::snapshot::Loaded;
+use coppice_core::snapshot::LoadedSnapshot;
 use coppice_ordering::Instance;
 use coppice_server::datadir::claim::Claim;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
@@ -373,7 +373,7 @@ impl Store {
     }
 
     /// The newest checkpoint of a group that is whole, and how many newer ones are not.
-    pub fn load_checkpoint(&mut self, group: PartitionId) -> (Option<Loaded>, usize) {
+    pub fn load_checkpoint(&mut self, group: PartitionId) -> (Option<LoadedSnapshot>, usize) {
         let capacity = self.capacity;
         self.checkpoints.load(group, |saved| saved.load(capacity).ok())
     }

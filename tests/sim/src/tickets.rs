@@ -188,7 +188,7 @@ impl World {
             Reply::Directory(_)
             | Reply::Refused(_)
             | Reply::Unsure { .. }
-            | Reply::Cut(_)
+            | Reply::QueryPlan(_)
             | Reply::Completed { .. }
             | Reply::Aborted { .. } => return Ok(()),
         };
@@ -213,8 +213,8 @@ impl World {
         }
         let saved = |node: usize| self.nodes[node].store.newest_checkpoint(group).unwrap_or_default();
         let writes = of == group && matches!(reply, Reply::Pack(_) | Reply::Opened(_));
-        // One that was merged away is held by its heir, and its own replicas forget it: but for a process that stood
-        // still meanwhile, which has an answer left to give (seed 900439).
+        // One that was merged away is held by its merge target, and its own replicas forget it: but for a process that
+        // stood still meanwhile, which has an answer left to give (seed 900439).
         let gone = self.oracle.map().is_some_and(|map| map.group(group).is_none());
         if writes && !gone && !self.oracle.is_held(group, Instance(instance), saved) {
             return broken("I4 answered and not held", format!("n{node}.{group} #{instance}, by no majority"));

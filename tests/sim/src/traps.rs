@@ -61,9 +61,9 @@ pub struct Signs {
 
 impl Signs {
     fn of(machine: &Machine) -> Signs {
-        let shard = machine.shard();
-        let high = shard.and_then(|shard| shard.range().high.as_ref().map(|high| high.to_vec()));
-        let sealed = shard.is_some_and(|shard| shard.sealed().is_some());
+        let partition = machine.partition();
+        let high = partition.and_then(|partition| partition.range().high.as_ref().map(|high| high.to_vec()));
+        let sealed = partition.is_some_and(|partition| partition.sealed().is_some());
         let state = machine.directory().map(|directory| directory.state());
         let map = state.map(|state| (state.map.version, state.changes.len())).unwrap_or_default();
         Signs { border: (high, sealed), ticket: machine.last_ticket(), map }

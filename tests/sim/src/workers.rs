@@ -7,7 +7,7 @@ use coppice_client::wire::{ClientId, NodeId, PartitionId};
 use coppice_core::checkpoint_due;
 use coppice_core::replica::QueryPart;
 use coppice_core::replica_manager::Start;
-use coppice_core::worker::{Input, Message, Room, Storage};
+use coppice_core::worker::{Input, Message, Resources, Storage};
 use coppice_ordering::ReplicaId;
 
 use super::control::own;
@@ -76,14 +76,14 @@ impl World {
         }
         let gone = known.leaders().keys().filter(|group| !each.leaders.contains_key(group));
         facts.extend(gone.map(|&group| Input::Leader(group, None)));
-        let room = Room {
+        let room = Resources {
             log_is_stuck: each.log_is_stuck,
             disk_is_full: each.store.is_full(),
             full_nodes: each.full_nodes.clone(),
-            ..Room::default()
+            ..Resources::default()
         };
-        if room != *known.room() {
-            facts.push(Input::Room(room));
+        if room != *known.resources() {
+            facts.push(Input::Resources(room));
         }
         facts
     }
@@ -116,9 +116,9 @@ impl World {
                 self.input(node, from, Input::Undelivered(message));
             }
             Mail::Message(message) => {
-                if let Message::Letters(letters) = &message {
+                if let Message::Multicast(multicast) = &message {
                     let leading = self.nodes[node].workers[worker].coordinator().leading();
-                    letters.iter().for_each(|letter| self.reached.letter(&letter.word, leading));
+                    multicast.iter().for_each(|message| self.reached.multicast(&message.body, leading));
                 }
                 self.reached.note("worker: tells another one of its node");
                 self.input(node, worker, Input::Worker(message));
@@ -166,7 +166,7 @@ impl World {
 
     /// A part for a client: it may be connected, to any worker.
     pub fn give_part(&mut self, node: usize, worker: usize, part: Box<QueryPart>) {
-        match self.line_of(node, part.share.client) {
+        match self.line_of(node, part.partition_query.client) {
             Some(line) => self.stream_part(line, *part),
             None => {
                 self.reached.note("query: a part waits for its client to connect");

@@ -231,12 +231,12 @@ impl World {
                     self.receive(to, from, envelope);
                 }
             }
-            Event::Letter { from, to, letter } => {
+            Event::MulticastMessage { from, to, message } => {
                 if self.nodes[to].paused_until > self.now {
-                    return self.schedule(self.nodes[to].paused_until, Event::Letter { from, to, letter });
+                    return self.schedule(self.nodes[to].paused_until, Event::MulticastMessage { from, to, message });
                 }
                 if self.net.hears(to, from) {
-                    self.on_letter(to, from, letter);
+                    self.on_multicast(to, from, message);
                 }
             }
             Event::Tick { node, at, .. } if self.is_wanted(node, at) => self.on_tick(node),

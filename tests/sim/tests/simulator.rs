@@ -106,7 +106,7 @@ fn a_planted_bug_that_is_caught_is_shown_by_less_than_its_seed_draws() {
 #[test]
 fn planted_bugs_that_make_clients_wait_are_caught() {
     for (mutant, cut) in [
-        ("letters_end_here", "a pair"),
+        ("multicast_ends_here", "a pair"),
         ("deaf_leader_stays", "the coordinator hears nobody"),
         ("client_follows_the_gone", "node dies"),
     ] {

@@ -130,7 +130,7 @@ pub const CAUGHT: &[Planted] = &[
     planted("frame_checksum_unchecked", 400),
     planted("frame_length_unchecked", 400),
     planted("silent_responder", 400),
-    planted("letters_end_at_worker", 400),
+    planted("multicast_ends_at_worker", 400),
     planted("answers_end_at_worker", 400),
     planted("messages_end_at_worker", 400),
     planted("requests_end_at_worker", 400),

@@ -163,7 +163,7 @@ pub const HAZARDS: &[Hazard] = &[
         &[
             sim("snapshot_skips_fork"),
             cargo("install_before_children"),
-            cargo("birth_unflushed"),
+            cargo("create_unflushed"),
             cargo("merge_skipped"),
             cargo("parent_awaits_fork"),
         ],
@@ -375,7 +375,7 @@ pub const OTHERS: &[&str] = &[
     // The sessions of a snapshot from elsewhere are taken as they are: one that stands there twice is never ended.
     "saved_sessions_believed",
     // A message for a leader came to the one before, and is lost there; a replica never learns where its leader lives.
-    "letters_end_here",
+    "multicast_ends_here",
     "leader_node_unlearned",
     "placed_by_hearsay",
     // Sessions end by other limits here than elsewhere: a snapshot brings none; a node uses a setting when it hears of
@@ -499,7 +499,7 @@ pub const OTHERS: &[&str] = &[
     // A worker of a node keeps what is for another one; it speaks before it may, forgets where replicas live,
     // chooses who does not answer, refuses for want of room that a majority has (ARCHITECTURE.md, threads of a node).
     "silent_responder",
-    "letters_end_at_worker",
+    "multicast_ends_at_worker",
     "answers_end_at_worker",
     "messages_end_at_worker",
     "requests_end_at_worker",

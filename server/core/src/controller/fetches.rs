@@ -10,7 +10,7 @@ use coppice_ordering::{Instance, ReplicaId};
 
 use super::step::{ByGroup, voters_elsewhere};
 use super::{Controller, Effect, FetchId};
-use crate::snapshot::Loaded;
+use crate::snapshot::LoadedSnapshot;
 use crate::worker;
 
 /// What a snapshot is fetched for.
@@ -21,7 +21,7 @@ enum Purpose {
     /// This replica is to begin with it.
     Join(ReplicaId),
     /// A replica that ran before has lost its state.
-    Heal,
+    Restore,
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Fetch {
 
 /// A replica that is to join waits for the word of the workers: does another replica here hold its keys?
 #[derive(Debug)]
-struct Asked {
+struct HoldsQuestion {
     asked: u64,
     me: ReplicaId,
     /// Workers that have yet to answer.
@@ -49,7 +49,7 @@ pub(super) struct Fetches {
     /// The newest number, of a fetch or a question.
     newest: u64,
     under_way: BTreeMap<FetchId, Fetch>,
-    asked: ByGroup<Asked>,
+    asked: ByGroup<HoldsQuestion>,
     /// Counts joins, so that the next one begins with another source.
     joins: usize,
 }
@@ -90,7 +90,7 @@ impl Controller {
         }
         let asked = self.fetches.newest + 1;
         self.fetches.newest = asked;
-        self.fetches.asked.insert(group, Asked { asked, me, left: self.workers, sources });
+        self.fetches.asked.insert(group, HoldsQuestion { asked, me, left: self.workers, sources });
         for worker in 0..self.workers {
             let holds = worker::Input::Holds { asked, group, low: entry.low.clone() };
             self.effects.push(Effect::Worker(worker, holds));
@@ -104,7 +104,7 @@ impl Controller {
         if !is_held && waiting.left > 0 && !mutant!(one_worker_knows_all) {
             return;
         }
-        let Some(Asked { me, sources, .. }) = self.fetches.asked.remove(&group) else { return };
+        let Some(HoldsQuestion { me, sources, .. }) = self.fetches.asked.remove(&group) else { return };
         if is_held {
             // Asked again at the next look.
             _ = self.replica_manager.end_join(group, me);
@@ -125,7 +125,7 @@ impl Controller {
         let Some(own) = self.node else { return };
         for group in self.replica_manager.unasked() {
             let Some((nodes, least)) = self.replica_manager.ask_for_state(own, &self.map, group) else { continue };
-            _ = self.fetch(Fetch { group, purpose: Purpose::Heal, least, sources: nodes.into() });
+            _ = self.fetch(Fetch { group, purpose: Purpose::Restore, least, sources: nodes.into() });
         }
     }
 
@@ -137,7 +137,7 @@ impl Controller {
                 self.replica_manager.may_install(own, &self.map, (fetch.group, held), (kept, version))
             }
             Purpose::Join(me) => self.replica_manager.is_joining(fetch.group, *me),
-            Purpose::Heal => true,
+            Purpose::Restore => true,
         });
         self.effects.push(Effect::Admit(id, may));
         if !may {
@@ -147,11 +147,11 @@ impl Controller {
     }
 
     /// A snapshot is durable here, or none came.
-    pub(super) fn on_fetched(&mut self, id: FetchId, loaded: Option<Box<Loaded>>) {
+    pub(super) fn on_fetched(&mut self, id: FetchId, loaded: Option<Box<LoadedSnapshot>>) {
         let Some(fetch) = self.fetches.under_way.remove(&id) else { return };
         let is_called_off = match &fetch.purpose {
             Purpose::Join(me) => !self.replica_manager.is_joining(fetch.group, *me),
-            Purpose::Install(_) | Purpose::Heal => false,
+            Purpose::Install(_) | Purpose::Restore => false,
         };
         if !is_called_off && loaded.is_none() && !fetch.sources.is_empty() && !mutant!(one_source_is_asked) {
             _ = self.fetch(fetch);
@@ -161,15 +161,15 @@ impl Controller {
         match fetch.purpose {
             Purpose::Install(_) => self.tell_owner(group, worker::Input::Snapshot(group, loaded)),
             Purpose::Join(me) => self.joined(group, me, loaded),
-            Purpose::Heal => {
-                if let Some(start) = self.replica_manager.healed(group, loaded.map(|loaded| *loaded)) {
+            Purpose::Restore => {
+                if let Some(start) = self.replica_manager.snapshot_arrived(group, loaded.map(|loaded| *loaded)) {
                     self.start(start);
                 }
             }
         }
     }
 
-    fn joined(&mut self, group: PartitionId, me: ReplicaId, loaded: Option<Box<Loaded>>) {
+    fn joined(&mut self, group: PartitionId, me: ReplicaId, loaded: Option<Box<LoadedSnapshot>>) {
         let (own, Some(loaded)) = (self.node.unwrap_or_default(), loaded) else {
             _ = self.replica_manager.end_join(group, me);
             return;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::Time;
-pub use step::{Effect, FetchId, Input, Recovered, VerbId};
+pub use step::{Effect, FetchId, Input, RecoveredReplica, VerbId};
 
 use crate::machine::Machine;
 use crate::replica_manager::ReplicaManager;
@@ -45,7 +45,7 @@ pub struct Controller {
     directory_leader: Option<NodeId>,
     replica_manager: ReplicaManager,
     /// Replicas that go, until their checkpoints are deleted: no new one of their groups begins meanwhile.
-    leaving: step::ByGroup<replicas::Leaving>,
+    leaving: step::ByGroup<replicas::Removal>,
     /// Splits of the replicas here, as far as their workers have told, and as they were told in turn.
     splits: step::ByGroup<Splits>,
     fetches: fetches::Fetches,
@@ -102,7 +102,7 @@ impl Controller {
             Input::Recovered(recovered) => self.restart(*recovered),
             Input::Founded(entry) => self.want(&entry),
             Input::Report(report) => self.on_report(report),
-            Input::Born(group, me) => self.replica_manager.birth_is_durable(group, me),
+            Input::CreateDurable(group, me) => self.replica_manager.create_is_durable(group, me),
             Input::Offered { fetch, kept, version } => self.on_offered(fetch, &kept, version),
             Input::Fetched(fetch, loaded) => self.on_fetched(fetch, loaded),
             Input::Deleted(group) => {

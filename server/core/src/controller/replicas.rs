@@ -6,14 +6,14 @@ use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::PartitionId;
 use coppice_ordering::ReplicaId;
 
-use super::{Controller, Effect, Recovered};
-use crate::machine::shard::Fork;
-use crate::replica_manager::{Start, Wanted};
+use super::{Controller, Effect, RecoveredReplica};
+use crate::machine::partition::Fork;
+use crate::replica_manager::{PlacementDemand, Start};
 use crate::worker::{self, Splits};
 
 /// A replica that goes.
 #[derive(Debug)]
-pub(super) struct Leaving {
+pub(super) struct Removal {
     replica: ReplicaId,
     /// The parent whose log it needs, if it was to be split off again after a crash.
     parent: Option<PartitionId>,
@@ -25,14 +25,14 @@ pub(super) struct Leaving {
 
 impl Controller {
     /// A group that the log knows, at a start.
-    pub(super) fn restart(&mut self, recovered: Recovered) {
-        let Recovered { group, removed, created, loaded, replay } = recovered;
+    pub(super) fn restart(&mut self, recovered: RecoveredReplica) {
+        let RecoveredReplica { group, removed, created, loaded, replay } = recovered;
         if let Some(removed) = removed {
             self.replica_manager.note_removed(group, removed);
         }
-        let Some((me, birth)) = created else { return };
+        let Some((me, create)) = created else { return };
         let own = self.node.unwrap_or_default();
-        match self.replica_manager.restart(own, (group, me), birth, loaded, replay) {
+        match self.replica_manager.restart(own, (group, me), create, loaded, replay) {
             Ok(Some(start)) => self.start(start),
             // It waits for its state.
             Ok(None) => {}
@@ -76,9 +76,9 @@ impl Controller {
     pub(super) fn want(&mut self, entry: &Entry) {
         let Some(own) = self.node else { return };
         match self.replica_manager.wanted(own, entry) {
-            Wanted::Nothing => {}
-            Wanted::Begin(start) => self.start(*start),
-            Wanted::Join(me) => self.join(entry, me),
+            PlacementDemand::Nothing => {}
+            PlacementDemand::Begin(start) => self.start(*start),
+            PlacementDemand::Join(me) => self.join(entry, me),
         }
     }
 
@@ -90,7 +90,7 @@ impl Controller {
             return;
         }
         let Some(replica) = self.replica_manager.remove(own, &self.map, group) else { return };
-        self.leaving.insert(group, Leaving { replica, parent, is_dropped: false, is_removed: false });
+        self.leaving.insert(group, Removal { replica, parent, is_dropped: false, is_removed: false });
         self.splits.remove(&group);
         if group == PartitionId::DIRECTORY {
             self.directory_leader = None;
@@ -114,7 +114,7 @@ impl Controller {
     /// way has begun since, needs their log.
     pub(super) fn forget_removed(&mut self) {
         let replica_manager = &self.replica_manager;
-        let may_go = |(group, leaving): &(&PartitionId, &mut Leaving)| {
+        let may_go = |(group, leaving): &(&PartitionId, &mut Removal)| {
             let is_needed = replica_manager.is_needed(**group) && !mutant!(removed_under_its_child);
             leaving.is_dropped && !leaving.is_removed && !is_needed
         };
@@ -127,14 +127,14 @@ impl Controller {
     /// Whether a child that needs the group's log goes, and the log does not say so yet: after a crash it would be
     /// there again.
     fn is_parent_of_leaving(&self, group: PartitionId) -> bool {
-        let waits = |leaving: &Leaving| leaving.parent == Some(group) && !leaving.is_removed;
+        let waits = |leaving: &Removal| leaving.parent == Some(group) && !leaving.is_removed;
         self.leaving.values().any(waits) && !mutant!(released_before_removal)
     }
 
     /// Whether everything that is to be here is here, or goes.
     pub(super) fn is_complete(&self) -> bool {
         let lacks = |own| self.replica_manager.lacks_any(own, &self.map);
-        let waits = !self.replica_manager.healing().is_empty() || !self.replica_manager.unsaved().is_empty();
+        let waits = !self.replica_manager.awaiting_snapshot().is_empty() || !self.replica_manager.unsaved().is_empty();
         !waits && !self.node.is_some_and(lacks)
     }
 

@@ -10,10 +10,10 @@ use coppice_ordering::{Configuration, Instance, ReplicaId};
 
 use crate::machine::directory::{DirectoryCommand, DirectoryState};
 use crate::replay::GroupReplay;
-use crate::replica_manager::{Birth, Start, StateLost};
+use crate::replica_manager::{CreateRequest, Start, StateLost};
 use crate::reshape::View;
 use crate::settings::ClusterSettings;
-use crate::snapshot::Loaded;
+use crate::snapshot::LoadedSnapshot;
 use crate::worker::{self, Report};
 
 /// Names one fetch of a snapshot, as long as the process lives.
@@ -33,24 +33,24 @@ pub enum Input {
     /// These are the cluster's settings.
     Settings(Arc<ClusterSettings>),
     /// At a start, for each group that the log of this node knows.
-    Recovered(Box<Recovered>),
+    Recovered(Box<RecoveredReplica>),
     /// The group was just made, and its first replicas are these: a map will say so.
     Founded(Box<Entry>),
     /// A worker of this node says.
     Report(Report),
-    /// The birth of a replica here is durable.
-    Born(PartitionId, ReplicaId),
+    /// The create request of a replica here is durable.
+    CreateDurable(PartitionId, ReplicaId),
     /// The head of a snapshot has come: [`Effect::Admit`] says whether the rest is wanted.
     Offered {
         /// Of which fetch.
         fetch: FetchId,
         /// The keys that it holds.
         kept: KeyRange,
-        /// The map version of these borders.
+        /// The map version of these boundaries.
         version: MapVersion,
     },
     /// A fetch has ended: the snapshot is durable here, or none came.
-    Fetched(FetchId, Option<Box<Loaded>>),
+    Fetched(FetchId, Option<Box<LoadedSnapshot>>),
     /// The checkpoints of a replica that was removed are gone, or stay until the next start.
     Deleted(PartitionId),
     /// What the nodes that answer say of themselves.
@@ -76,15 +76,15 @@ pub enum Input {
 }
 
 /// What the log of this node, and its checkpoints, hold of one group.
-pub struct Recovered {
+pub struct RecoveredReplica {
     /// Which.
     pub group: PartitionId,
     /// A replica that was removed here.
     pub removed: Option<ReplicaId>,
     /// The replica that was started, and what it began with.
-    pub created: Option<(ReplicaId, Birth)>,
+    pub created: Option<(ReplicaId, CreateRequest)>,
     /// Its newest good checkpoint.
-    pub loaded: Option<Loaded>,
+    pub loaded: Option<LoadedSnapshot>,
     /// Its records.
     pub replay: GroupReplay,
 }
@@ -93,8 +93,8 @@ pub struct Recovered {
 pub enum Effect {
     /// To a worker of this node: such inputs arrive, in their order.
     Worker(usize, worker::Input),
-    /// A replica begins, or goes on: its birth goes into the log, if it is new, then its worker hosts it. Once the
-    /// birth is durable, [`Input::Born`].
+    /// A replica begins, or goes on: its create request goes into the log, if it is new, then its worker hosts it. Once
+    /// the create request is durable, [`Input::CreateDurable`].
     Start(Box<Start>),
     /// A start finds no way to a replica's state: the process must end.
     StateLost(PartitionId, StateLost),
@@ -139,8 +139,8 @@ pub enum Effect {
         /// Who replicates from then on.
         configuration: Configuration,
     },
-    /// The leader of a group is to hand over, within the setting's time.
-    HandOver {
+    /// The leader of a group is to transfer its leadership, within the setting's time.
+    TransferLeader {
         /// Who leads it.
         leader: NodeId,
         /// Which group.

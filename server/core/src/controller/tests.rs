@@ -9,9 +9,9 @@ use coppice_ordering::{Ballot, Configuration, Instance, ReplicaId};
 use super::*;
 use crate::machine::Machine;
 use crate::machine::directory::DirectoryState;
-use crate::machine::shard::{Fork, Shard};
+use crate::machine::partition::{Fork, Partition};
 use crate::reshape::View;
-use crate::snapshot::Loaded;
+use crate::snapshot::LoadedSnapshot;
 use crate::status::{LocalReplica, LocalStatus};
 
 const OWN: NodeId = NodeId(1);
@@ -49,9 +49,9 @@ fn map(version: u64, parent: &[u32], child: &[u32]) -> Input {
     Input::Map(Arc::new(map))
 }
 
-fn loaded(instance: u64) -> Box<Loaded> {
-    Box::new(Loaded {
-        machine: Machine::Shard(Box::new(Shard::new(CHILD, range(b"m", None), MapVersion(2)))),
+fn loaded(instance: u64) -> Box<LoadedSnapshot> {
+    Box::new(LoadedSnapshot {
+        machine: Machine::Partition(Box::new(Partition::new(CHILD, range(b"m", None), MapVersion(2)))),
         instance: Instance(instance),
         configuration: Configuration::of_voters([ReplicaId(1)]),
         configured_at: Instance(7),
@@ -64,7 +64,7 @@ fn fork() -> Fork {
         instance: Instance(7),
         version: MapVersion(2),
         replicas: entry(CHILD, 2, (b"m", None), &[1, 2, 3]).replicas,
-        shard: Shard::new(CHILD, range(b"m", None), MapVersion(2)),
+        partition: Partition::new(CHILD, range(b"m", None), MapVersion(2)),
     }
 }
 
@@ -174,8 +174,8 @@ fn a_parent_writes_a_checkpoint_when_its_children_are_on_the_disk_and_born() {
     let mut node = Node::new();
     node.tell(map(1, &[1, 2, 3], &[]));
     assert_eq!(node.forks(1), ["start p2 r1", "w0 saves p2"]);
-    assert!(node.tell(Input::Report(Report::Saved(CHILD))).is_empty(), "its birth may be lost");
-    assert_eq!(node.tell(Input::Born(CHILD, ReplicaId(1))), ["w1 releases p1 at 1"]);
+    assert!(node.tell(Input::Report(Report::Saved(CHILD))).is_empty(), "its create may be lost");
+    assert_eq!(node.tell(Input::CreateDurable(CHILD, ReplicaId(1))), ["w1 releases p1 at 1"]);
     // Executed again after a restart of the process: the child is known.
     assert_eq!(node.forks(1), ["w1 releases p1 at 2"]);
     assert!(node.forks(9).is_empty(), "of a replica that does not run here");
@@ -188,7 +188,7 @@ fn a_parent_that_goes_is_forgotten_when_the_child_of_a_split_that_was_on_its_way
     assert!(node.tell(map(2, &[2, 3], &[1, 2, 3])).contains(&"w1 drops p1".to_owned()));
     assert_eq!(node.forks(1), ["start p2 r1", "w0 saves p2"]);
     assert!(node.tell(Input::Report(Report::Dropped(PARENT))).is_empty(), "the child is in its log only");
-    assert!(node.tell(Input::Born(CHILD, ReplicaId(1))).is_empty());
+    assert!(node.tell(Input::CreateDurable(CHILD, ReplicaId(1))).is_empty());
     assert_eq!(node.tell(Input::Report(Report::Saved(CHILD))), ["remove p1 r1"]);
     assert!(node.tell(Input::Report(Report::Dropped(PARENT))).is_empty(), "once");
 }

@@ -13,7 +13,7 @@ use coppice_ordering::Time;
 use super::step::ByGroup;
 use super::{Controller, Effect, VerbId};
 use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Reshape};
-use crate::reshape::{Deciding, Step, Verdict, View, balance, steps, verdict};
+use crate::reshape::{PendingDecisions, Step, Verdict, View, balance, steps, verdict};
 
 /// Between two looks while something is under way: a move is to be done soon after its learner has caught up.
 const LOOK_BUSY: Duration = Duration::from_millis(50);
@@ -21,11 +21,11 @@ const LOOK_BUSY: Duration = Duration::from_millis(50);
 /// Between two looks at a cluster that is as it should be.
 const LOOK_CALM: Duration = Duration::from_secs(2);
 
-/// Between two handovers that only make leaderships more even.
+/// Between two transfers that only make leaderships more even.
 const BALANCE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// After that time, and the handover's own, a handover may be asked for again.
-const HANDOVER_MEMORY: Duration = Duration::from_secs(20);
+/// After that time, and the transfer's own, a transfer may be asked for again.
+const TRANSFER_MEMORY: Duration = Duration::from_secs(20);
 
 /// What is remembered between looks; nothing that safety rests on.
 #[derive(Debug, Default)]
@@ -35,13 +35,13 @@ pub(super) struct Topology {
     looks_at: Time,
     /// The nodes are being asked.
     is_looking: bool,
-    /// When each group's leader was last asked to hand over.
-    handovers: ByGroup<Time>,
+    /// When each group's leader was last asked to transfer its leadership.
+    transfers: ByGroup<Time>,
     balanced: Time,
-    /// Changes of borders whose ticket is released: the directory does not know yet.
+    /// Changes of boundaries whose ticket is released: the directory does not know yet.
     released: BTreeSet<MapVersion>,
     /// Steps that the directory has yet to decide.
-    deciding: Deciding,
+    deciding: PendingDecisions,
     /// Nodes that could not be told their number, and why.
     troubles: BTreeMap<NodeId, String>,
 }
@@ -85,7 +85,7 @@ impl Controller {
         self.drive();
     }
 
-    /// The ticket of a change of borders is released.
+    /// The ticket of a change of boundaries is released.
     pub(super) fn on_released(&mut self, version: MapVersion) {
         if !mutant!(released_unheard) {
             self.topology.released.insert(version);
@@ -98,8 +98,8 @@ impl Controller {
         self.topology.is_looking = !self.drives() && mutant!(look_never_ends);
         let Some(state) = self.driven().cloned() else { return };
         let (now, longest) = (self.now, self.settings.leader_transfer_timeout);
-        self.topology.handovers.retain(|_, asked| now.since(*asked) < HANDOVER_MEMORY + longest);
-        self.topology.released.retain(|version| state.border(*version).is_some());
+        self.topology.transfers.retain(|_, asked| now.since(*asked) < TRANSFER_MEMORY + longest);
+        self.topology.released.retain(|version| state.boundary(*version).is_some());
         let mut steps = steps(&state, view, self.settings.replicas as usize, &self.tried(&state));
         let released = |&version: &MapVersion| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { version }));
         steps.extend(self.topology.released.iter().map(released));
@@ -135,10 +135,10 @@ impl Controller {
         }
     }
 
-    /// Moves whose leader was asked to hand over, and did not in time.
+    /// Moves whose leader was asked to transfer its leadership, and did not in time.
     fn tried(&self, state: &DirectoryState) -> BTreeSet<ChangeId> {
         let late = |asked: &Time| self.now.since(*asked) >= self.settings.leader_transfer_timeout;
-        let slow = |change: &Change| change.groups().any(|group| self.topology.handovers.get(&group).is_some_and(late));
+        let slow = |change: &Change| change.groups().any(|group| self.topology.transfers.get(&group).is_some_and(late));
         state.changes.iter().filter(|(_, change)| slow(change)).map(|(&id, _)| id).collect()
     }
 
@@ -153,11 +153,11 @@ impl Controller {
                 self.effects.push(Effect::Configure { leader, partition, expected, configuration });
             }
             Step::Transfer { leader, partition, to } => {
-                if self.topology.handovers.contains_key(&partition) {
+                if self.topology.transfers.contains_key(&partition) {
                     return;
                 }
-                self.topology.handovers.insert(partition, self.now);
-                self.effects.push(Effect::HandOver { leader, partition, to });
+                self.topology.transfers.insert(partition, self.now);
+                self.effects.push(Effect::TransferLeader { leader, partition, to });
             }
             Step::Assign { node } => self.effects.push(Effect::Assign(node, Arc::clone(state))),
         }

@@ -7,7 +7,7 @@ use coppice_ordering::multicast::Place;
 use serde::Serialize;
 
 use crate::machine::directory::DirectoryCommand;
-use crate::multicast::letter;
+use crate::multicast::message;
 use crate::sessions::SessionLimits;
 use crate::wire::codec::{Body, BodyReader};
 
@@ -63,7 +63,7 @@ fn decode(entry: wire::Entry<'_>) -> Option<Entry<'_>> {
         TAG_PLACE => {
             let bytes = Bytes::copy_from_slice(entry.bytes);
             let mut reader = BodyReader::new(&bytes);
-            letter::place(&mut reader).ok().filter(|_| reader.is_empty()).map(Entry::Place)
+            message::place(&mut reader).ok().filter(|_| reader.is_empty()).map(Entry::Place)
         }
         _ => None,
     }
@@ -89,7 +89,7 @@ pub fn owned(entry: &[u8], owner: u64) -> Bytes {
 /// An entry that puts a ticket into the log.
 pub fn place(place: &Place) -> Bytes {
     let mut body = Body::default();
-    letter::put_place(&mut body, place);
+    message::put_place(&mut body, place);
     let mut out = BytesMut::with_capacity(body.len() + 8);
     wire::put_entry(&mut out, TAG_PLACE, &body.take_pieces().concat());
     out.freeze()

@@ -1,8 +1,8 @@
-//! What a group's log runs on: a shard of the data, or the directory. Two machines, one enum.
+//! What a group's log runs on: a partition of the data, or the directory. Two machines, one enum.
 
 pub mod directory;
 pub mod entry;
-pub mod shard;
+pub mod partition;
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use coppice_btree::SettleProgress;
 use coppice_client::wire::{MapVersion, SessionId};
 use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 use directory::{Directory, DirectoryReply, DirectoryState};
-use shard::{Awaited, Fork, Inheritance, Placed, Shard, ShardMark};
+use partition::{AbsorbedState, AwaitedState, Fork, Partition, PartitionMark, PlacedTicket};
 
 /// What an entry of a batch came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct Answer {
 #[derive(Debug)]
 pub enum Machine {
     /// A partition's data.
-    Shard(Box<Shard>),
+    Partition(Box<Partition>),
     /// The directory.
     Directory(Directory),
 }
@@ -55,8 +55,8 @@ pub enum Machine {
 /// Takes back one executed batch.
 #[derive(Clone, Debug)]
 pub enum Mark {
-    /// Of a shard.
-    Shard(Arc<ShardMark>),
+    /// Of a partition.
+    Partition(Arc<PartitionMark>),
     /// Of the directory: the state before.
     Directory(Arc<DirectoryState>),
 }
@@ -72,7 +72,7 @@ impl Mark {
     /// What executing the batch cost, in operations on a tree.
     pub fn work(&self) -> u64 {
         match self {
-            Mark::Shard(mark) => mark.work(),
+            Mark::Partition(mark) => mark.work(),
             Mark::Directory(_) => 1,
         }
     }
@@ -82,7 +82,7 @@ impl Machine {
     /// Runs one batch at `instance`, in order; the answers of all its entries are appended.
     pub fn execute(&mut self, instance: Instance, batch: &Batch, answers: &mut Vec<Answer>) -> Mark {
         match self {
-            Machine::Shard(shard) => Mark::Shard(Arc::new(shard.execute(instance, batch, answers))),
+            Machine::Partition(partition) => Mark::Partition(Arc::new(partition.execute(instance, batch, answers))),
             Machine::Directory(directory) => Mark::Directory(directory.execute(instance, batch, answers)),
         }
     }
@@ -90,7 +90,7 @@ impl Machine {
     /// Takes back the newest executed batch that was not taken back yet.
     pub fn undo(&mut self, mark: Mark) {
         match (self, mark) {
-            (Machine::Shard(shard), Mark::Shard(mark)) => shard.undo(&mark),
+            (Machine::Partition(partition), Mark::Partition(mark)) => partition.undo(&mark),
             (Machine::Directory(directory), Mark::Directory(before)) => directory.undo(before),
             _ => unreachable!("a mark of another machine"),
         }
@@ -101,97 +101,97 @@ impl Machine {
     ///
     /// Splits of it are decided now: their children begin.
     pub fn confirm(&mut self, mark: &Mark, next: Option<&Mark>) {
-        if let (Machine::Shard(shard), Mark::Shard(mark)) = (self, mark) {
+        if let (Machine::Partition(partition), Mark::Partition(mark)) = (self, mark) {
             let next = next.and_then(|next| match next {
-                Mark::Shard(next) => Some(&**next),
+                Mark::Partition(next) => Some(&**next),
                 Mark::Directory(_) => None,
             });
-            shard.confirm(mark, next);
+            partition.confirm(mark, next);
         }
     }
 
     /// Children of splits that the batch made; they begin when it is decided.
     pub fn forks(mark: &Mark) -> &[Fork] {
         match mark {
-            Mark::Shard(mark) => mark.forks(),
+            Mark::Partition(mark) => mark.forks(),
             Mark::Directory(_) => &[],
         }
     }
 
-    /// Whether the batch moved a border: then somebody must act when it is decided.
-    pub fn moves_borders(mark: &Mark) -> bool {
+    /// Whether the batch moved a boundary: then somebody must act when it is decided.
+    pub fn moves_boundaries(mark: &Mark) -> bool {
         match mark {
-            Mark::Shard(mark) => mark.seals() || !mark.joins().is_empty() || !mark.forks().is_empty(),
+            Mark::Partition(mark) => mark.seals() || !mark.joins().is_empty() || !mark.forks().is_empty(),
             Mark::Directory(_) => false,
         }
     }
 
     /// Whether the batch sealed the partition.
     pub fn seals(mark: &Mark) -> bool {
-        matches!(mark, Mark::Shard(mark) if mark.seals())
+        matches!(mark, Mark::Partition(mark) if mark.seals())
     }
 
     /// Versions of the changes by which the batch took neighbours in.
     pub fn joins(mark: &Mark) -> &[MapVersion] {
         match mark {
-            Mark::Shard(mark) => mark.joins(),
+            Mark::Partition(mark) => mark.joins(),
             Mark::Directory(_) => &[],
         }
     }
 
     /// What the batch needs and is not here.
-    pub fn awaits(mark: &Mark) -> Option<Awaited> {
+    pub fn awaits(mark: &Mark) -> Option<AwaitedState> {
         match mark {
-            Mark::Shard(mark) => mark.awaits(),
+            Mark::Partition(mark) => mark.awaits(),
             Mark::Directory(_) => None,
         }
     }
 
     /// Keeps what a neighbour leaves to this partition; `true` if it is news.
-    pub fn inherit(&mut self, left: Inheritance) -> bool {
+    pub fn absorb(&mut self, left: AbsorbedState) -> bool {
         match self {
-            Machine::Shard(shard) => shard.inherit(left),
+            Machine::Partition(partition) => partition.absorb(left),
             Machine::Directory(_) => false,
         }
     }
 
     /// The last ticket placed in the partition.
     pub fn last_ticket(&self) -> Option<Ticket> {
-        self.shard().and_then(Shard::last_ticket)
+        self.partition().and_then(Partition::last_ticket)
     }
 
     /// Says which replica holds this state: which parts of queries are its own to give.
     pub fn set_me(&mut self, me: ReplicaId) {
-        if let Machine::Shard(shard) = self {
-            shard.set_me(me);
+        if let Machine::Partition(partition) = self {
+            partition.set_me(me);
         }
     }
 
     /// Says who gives parts of queries by itself, while the replica that holds this state leads.
-    pub fn set_givers(&mut self, givers: Option<Box<[ReplicaId]>>) {
-        if let Machine::Shard(shard) = self {
-            shard.set_givers(givers);
+    pub fn set_responders(&mut self, responders: Option<Box<[ReplicaId]>>) {
+        if let Machine::Partition(partition) = self {
+            partition.set_responders(responders);
         }
     }
 
     /// Moves the tickets that counted since the last call to the end of `placed`.
-    pub fn take_placed(&mut self, placed: &mut Vec<Placed>) {
-        if let Machine::Shard(shard) = self {
-            shard.take_placed(placed);
+    pub fn take_placed(&mut self, placed: &mut Vec<PlacedTicket>) {
+        if let Machine::Partition(partition) = self {
+            partition.take_placed(placed);
         }
     }
 
     /// Takes the place of another state of the same group.
     pub fn follow(&mut self, before: &Machine) {
-        if let (Machine::Shard(shard), Machine::Shard(before)) = (self, before) {
-            shard.follow(before);
+        if let (Machine::Partition(partition), Machine::Partition(before)) = (self, before) {
+            partition.follow(before);
         }
     }
 
     /// A copy of everything.
     pub fn copy(&self) -> Machine {
         match self {
-            Machine::Shard(shard) => Machine::Shard(Box::new(shard.copy())),
+            Machine::Partition(partition) => Machine::Partition(Box::new(partition.copy())),
             Machine::Directory(directory) => Machine::Directory(directory.clone()),
         }
     }
@@ -199,7 +199,7 @@ impl Machine {
     /// A copy for reading only, O(1): its sessions are empty.
     pub fn view(&self) -> Machine {
         match self {
-            Machine::Shard(shard) => Machine::Shard(Box::new(shard.view())),
+            Machine::Partition(partition) => Machine::Partition(Box::new(partition.view())),
             Machine::Directory(directory) => Machine::Directory(directory.clone()),
         }
     }
@@ -207,7 +207,7 @@ impl Machine {
     /// Takes a batch back in a copy made by [`Machine::view`].
     pub fn undo_view(&mut self, mark: &Mark) {
         match (self, mark) {
-            (Machine::Shard(shard), Mark::Shard(mark)) => shard.undo_view(mark),
+            (Machine::Partition(partition), Mark::Partition(mark)) => partition.undo_view(mark),
             (Machine::Directory(directory), Mark::Directory(before)) => directory.undo(Arc::clone(before)),
             _ => unreachable!("a mark of another machine"),
         }
@@ -217,23 +217,23 @@ impl Machine {
     /// directory it is a reference to its state before.
     pub fn undo_bytes<'m>(&self, marks: impl Iterator<Item = &'m Mark>) -> u64 {
         let of = |mark: &Mark| match mark {
-            Mark::Shard(mark) => mark.bytes(),
+            Mark::Partition(mark) => mark.bytes(),
             Mark::Directory(_) => size_of::<Mark>() as u64,
         };
-        self.shard().map_or(0, Shard::undo_bytes) + marks.map(of).sum::<u64>()
+        self.partition().map_or(0, Partition::undo_bytes) + marks.map(of).sum::<u64>()
     }
 
     /// Drops all undo: this copy of the state will not be taken back.
     pub fn forget_undo(&mut self) {
-        if let Machine::Shard(shard) = self {
-            shard.forget_undo();
+        if let Machine::Partition(partition) = self {
+            partition.forget_undo();
         }
     }
 
     /// A digest of the whole replicated state, equal on all replicas at equal instances.
     pub fn digest(&self) -> u64 {
         match self {
-            Machine::Shard(shard) => shard.digest(),
+            Machine::Partition(partition) => partition.digest(),
             Machine::Directory(directory) => directory.digest(),
         }
     }
@@ -241,15 +241,15 @@ impl Machine {
     /// See [`coppice_btree::Tree::settle`]. The directory has no tree.
     pub fn settle(&mut self, from: &[u8], nodes: usize) -> SettleProgress {
         match self {
-            Machine::Shard(shard) => shard.settle(from, nodes),
+            Machine::Partition(partition) => partition.settle(from, nodes),
             Machine::Directory(_) => SettleProgress::default(),
         }
     }
 
-    /// The shard, if this is one.
-    pub fn shard(&self) -> Option<&Shard> {
+    /// The partition, if this is one.
+    pub fn partition(&self) -> Option<&Partition> {
         match self {
-            Machine::Shard(shard) => Some(shard),
+            Machine::Partition(partition) => Some(partition),
             Machine::Directory(_) => None,
         }
     }
@@ -258,7 +258,7 @@ impl Machine {
     pub fn directory(&self) -> Option<&Directory> {
         match self {
             Machine::Directory(directory) => Some(directory),
-            Machine::Shard(_) => None,
+            Machine::Partition(_) => None,
         }
     }
 }

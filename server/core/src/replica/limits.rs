@@ -45,17 +45,18 @@ impl Replica {
     pub fn set_session_limits(&mut self, limits: SessionLimits) {
         self.limits.wanted = Some(limits);
         #[cfg(feature = "mutants")]
-        if let crate::machine::Machine::Shard(shard) = self.executor.machine_mut()
+        if let crate::machine::Machine::Partition(partition) = self.executor.machine_mut()
             && mutant!(limits_unlogged)
         {
-            shard.set_session_limits(limits);
+            partition.set_session_limits(limits);
         }
     }
 
     /// Proposes them where this replica leads and its state has others.
     pub(super) fn propose_limits(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        let shard = self.executor.machine().shard().filter(|shard| self.leading && shard.sealed().is_none());
-        let current = shard.map(|shard| shard.session_limits());
+        let partition =
+            self.executor.machine().partition().filter(|partition| self.leading && partition.sealed().is_none());
+        let current = partition.map(|partition| partition.session_limits());
         let Some(wanted) = self.limits.wanted.filter(|wanted| current.is_some_and(|current| current != *wanted)) else {
             self.limits.again = None;
             return;

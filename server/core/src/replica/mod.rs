@@ -4,13 +4,13 @@
 //! came to, and lets nothing out before it is decided, released, and (for reads) read under a confirmed leadership. It
 //! knows neither frames nor sockets nor files.
 
-mod inherit;
+mod absorb;
 mod limits;
 mod outputs;
-mod patience;
 mod queries;
 mod reads;
 mod samples;
+mod stalled_reads;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -19,32 +19,32 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use absorb::Stall;
 use coppice_btree::KeyRange;
 use coppice_client::wire::{PartitionId, Version};
 use coppice_ordering::{
     Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Gate, Input as Order, Instance, Lsn, Paxos, ReadToken,
     RecoveredGroup, ReplicaId, Reporter, SubmitError, Ticket, Time,
 };
-use inherit::Stall;
 use limits::Limits;
 pub use limits::{GATE_BYTES_MAX, GATE_MAX, READS_MAX};
 use outputs::refuse;
-use patience::Patience;
 use reads::{AskedRead, HeldRead};
-pub use samples::{Decided, Proposed, Samples};
+pub use samples::{DecidedBatch, ProposedBatch, Samples};
+use stalled_reads::StalledReads;
 pub use step::{Effect, Input, QueryPart};
 
-use crate::executor::{Executing, Executor};
+use crate::executor::{Executor, ExecutorSettings};
 use crate::ids::wire_replica;
 use crate::machine::directory::DirectoryState;
 use crate::machine::entry;
-use crate::machine::shard::Placed;
+use crate::machine::partition::PlacedTicket;
 use crate::machine::{Answer, Machine};
 use crate::request::{Origin, Refusal, Reply, Request};
 
 /// What this replica proposed at one instance: who waits, and what came out.
 #[derive(Default)]
-struct Work {
+struct PendingReplies {
     origins: Vec<Origin>,
     answers: Vec<Answer>,
 }
@@ -69,20 +69,20 @@ pub struct Replica {
     /// Parts of queries at undecided instances, ascending.
     parts: VecDeque<(Instance, Box<QueryPart>)>,
     /// The newest instance of which other replicas give parts.
-    others_give: Instance,
+    others_respond: Instance,
     /// Up to here the followers were told what is decided because they give parts.
     announced: Instance,
     /// Since when the next batch waits for a neighbour's state, and when that is asked for again.
     stall: Option<Stall>,
     limits: Limits,
-    patience: Patience,
+    stalled_reads: StalledReads,
     /// Buffer.
-    placed: Vec<Placed>,
+    placed: Vec<PlacedTicket>,
     /// Confirmations that the coordinator waits for, ascending.
     confirms: VecDeque<(ReadToken, ConfirmToken)>,
     /// Submitted and not yet proposed, oldest first; Paxos tells how many each instance took.
     queued: VecDeque<Origin>,
-    work: BTreeMap<Instance, Work>,
+    work: BTreeMap<Instance, PendingReplies>,
     /// By token, ascending.
     reads: VecDeque<HeldRead>,
     asked: VecDeque<AskedRead>,
@@ -97,7 +97,7 @@ pub struct Replica {
     leader: Option<ReplicaId>,
     leader_changes: u64,
     /// Proposed and not decided, ascending.
-    undecided: VecDeque<Proposed>,
+    undecided: VecDeque<ProposedBatch>,
     /// The newest record that somebody waits for, and how far its log is durable.
     written: Lsn,
     durable: Lsn,
@@ -116,7 +116,7 @@ impl Replica {
         paxos: Paxos,
         mut machine: Machine,
         decided: Instance,
-        executing: Executing,
+        executing: ExecutorSettings,
     ) -> Replica {
         let me = paxos.id();
         machine.set_me(me);
@@ -127,11 +127,11 @@ impl Replica {
             paxos,
             reporter: Reporter::new(PLACED_INTERVAL, decided, machine.last_ticket()),
             parts: VecDeque::new(),
-            others_give: Instance::ZERO,
+            others_respond: Instance::ZERO,
             announced: Instance::ZERO,
             stall: None,
             limits: Limits::default(),
-            patience: Patience::default(),
+            stalled_reads: StalledReads::default(),
             placed: Vec::new(),
             confirms: VecDeque::new(),
             executor: Executor::new(machine, decided, executing),
@@ -168,7 +168,7 @@ impl Replica {
         recovered: RecoveredGroup,
         machine: Machine,
         snapshot: Instance,
-        executing: Executing,
+        executing: ExecutorSettings,
         now: Time,
         effects: &mut Vec<Effect>,
     ) -> Replica {
@@ -230,15 +230,15 @@ impl Replica {
     }
 
     /// Whether a split of this partition may yet give the key to another one: it is inside, at the tip. A sealed
-    /// partition is split no more; its keys are its heir's.
+    /// partition is split no more; its keys are its merge target's.
     pub fn holds(&self, key: &[u8]) -> bool {
-        let open = self.executor.machine().shard().filter(|shard| shard.sealed().is_none());
-        open.is_some_and(|shard| shard.range().contains(key))
+        let open = self.executor.machine().partition().filter(|partition| partition.sealed().is_none());
+        open.is_some_and(|partition| partition.range().contains(key))
     }
 
     /// The keys of the decided state; none: the directory.
     pub fn decided_range(&self) -> Option<KeyRange> {
-        self.executor.decided_view().shard().map(|shard| shard.range().clone())
+        self.executor.decided_view().partition().map(|partition| partition.range().clone())
     }
 
     /// Whether this replica leads and serves.
@@ -280,7 +280,7 @@ impl Replica {
     pub fn deadline(&self) -> Option<Time> {
         let stall = self.stall.map(|stall| stall.again);
         let behind = self.executor.is_behind().then_some(self.now);
-        let mine = [stall, self.limits.again(), self.patience.ends(), self.asked_until(), behind];
+        let mine = [stall, self.limits.again(), self.stalled_reads.ends(), self.asked_until(), behind];
         self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(mine.into_iter().flatten()).min()
     }
 
@@ -312,7 +312,7 @@ impl Replica {
                 self.reporter.installed(instance, machine.last_ticket());
                 let undecided = self.executor.decided().next();
                 self.executor.install(machine, instance);
-                self.name_givers();
+                self.name_responders();
                 self.redo_replaced_reads(undecided, effects);
                 // Also what lies above the snapshot: it was executed on another state, and runs again.
                 if !mutant!(part_survives_install) {
@@ -339,14 +339,14 @@ impl Replica {
             Input::Gone { peer } => self.order(now, Order::Gone { peer }, effects),
             Input::Place(place) => self.on_place(now, &place, effects),
             Input::Released(ticket) => self.on_released(now, ticket, effects),
-            Input::Inherit(left) => self.on_inherit(now, *left, effects),
+            Input::Absorb(left) => self.on_absorb(now, *left, effects),
             Input::Confirm(token) => self.on_confirm(token),
         }
         self.run_decided(now, effects);
         self.tell_placed(now, effects);
         self.propose_limits(now, effects);
         self.note_stall(now, effects);
-        self.keep_patience(now, effects);
+        self.check_stalled_reads(now, effects);
         self.give_up_asked(now, effects);
         self.let_out(effects);
     }
@@ -463,11 +463,11 @@ impl Replica {
             Ordered::Following { leader, ballot } => self.on_following(leader, ballot, effects),
             Ordered::NeedSnapshot { from, instance } => effects.push(Effect::NeedSnapshot { from, instance }),
             Ordered::ConfigurationDecided { instance, configuration } => {
-                self.name_givers();
+                self.name_responders();
                 effects.push(Effect::Configured { instance, configuration });
             }
             Ordered::ChangeRefused(_) => {}
-            Ordered::HandoverFailed { to } => effects.push(Effect::HandoverFailed { to }),
+            Ordered::HandoverFailed { to } => effects.push(Effect::TransferFailed { to }),
             Ordered::Dismissed { .. } => effects.push(Effect::Dismissed),
             Ordered::Released { watermark } => {
                 self.note_released(watermark);
@@ -491,7 +491,7 @@ impl Replica {
         self.keep_answers();
         self.keep_parts();
         if mutant!(part_undecided) {
-            self.give_parts(self.executor.tip(), effects);
+            self.send_parts(self.executor.tip(), effects);
         }
     }
 
@@ -503,7 +503,7 @@ impl Replica {
         self.keep_answers();
         self.keep_parts();
         if mutant!(part_undecided) {
-            self.give_parts(self.executor.tip(), effects);
+            self.send_parts(self.executor.tip(), effects);
         }
     }
 
@@ -528,14 +528,14 @@ impl Replica {
         self.note_decided(upto);
         self.gate.decided(upto);
         self.reporter.decided(upto);
-        self.give_parts(upto, effects);
+        self.send_parts(upto, effects);
         self.serve_asked();
         upto
     }
 
     fn on_leading(&mut self, ballot: Ballot, effects: &mut Vec<Effect>) {
         self.leading = true;
-        self.name_givers();
+        self.name_responders();
         self.reporter.lead();
         self.note_leader(Some(ballot.replica));
         effects.push(Effect::Leading { ballot });
@@ -546,7 +546,7 @@ impl Replica {
 
     fn on_following(&mut self, leader: Option<ReplicaId>, ballot: Ballot, effects: &mut Vec<Effect>) {
         let led = std::mem::take(&mut self.leading);
-        self.name_givers();
+        self.name_responders();
         self.reporter.follow();
         self.confirms.clear();
         self.undecided.clear();

@@ -4,12 +4,12 @@
 use coppice_ordering::Instance;
 
 use super::samples::SAMPLES_MAX;
-use super::{Effect, Replica, Work};
+use super::{Effect, PendingReplies, Replica};
 use crate::machine::Outcome;
 use crate::request::{Origin, Refusal, Reply};
 
 impl Replica {
-    /// The replica is removed: whoever waits here asks elsewhere now, not when patience ends. What was proposed, and
+    /// The replica is removed: whoever waits here asks elsewhere now, not after its timeout. What was proposed, and
     /// what stands behind the gate, may be decided all the same.
     pub fn retire(&mut self, effects: &mut Vec<Effect>) {
         if mutant!(removed_in_silence) {
@@ -41,7 +41,7 @@ impl Replica {
 
     /// The k-th submission of an instance gets the k-th answer: one submission is one entry. Whoever waits for an
     /// answer that is not known here is told so.
-    pub(super) fn pair(&mut self, instance: Instance, work: Work, effects: &mut Vec<Effect>) {
+    pub(super) fn pair(&mut self, instance: Instance, work: PendingReplies, effects: &mut Vec<Effect>) {
         if work.origins.len() != work.answers.len() {
             return self.tell_unsure(work, effects);
         }
@@ -65,7 +65,7 @@ impl Replica {
     }
 
     /// Whoever waits for this is told that it is not known here what came of it.
-    pub(super) fn tell_unsure(&self, work: Work, effects: &mut Vec<Effect>) {
+    pub(super) fn tell_unsure(&self, work: PendingReplies, effects: &mut Vec<Effect>) {
         let unsure = |origin| Effect::Reply { origin, reply: Reply::Unsure { hint: self.leader } };
         effects.extend(work.origins.into_iter().map(unsure));
     }

@@ -22,13 +22,13 @@ impl Replica {
         }
     }
 
-    /// Tells the coordinator what is placed here, and what it hears of nobody else. A follower that was drawn gives its
-    /// part once it knows that the place is decided: it hears so now, not with the next batch or heartbeat, since a
+    /// Tells the coordinator what is placed here, and what it hears of nobody else. A follower that was chosen gives
+    /// its part once it knows that the place is decided: it hears so now, not with the next batch or heartbeat, since a
     /// client waits for the part.
     pub(super) fn tell_placed(&mut self, now: Time, effects: &mut Vec<Effect>) {
         let Some(ticket) = self.reporter.poll(now) else { return };
         effects.push(Effect::Placed { ticket });
-        if self.leading && self.others_give > self.announced {
+        if self.leading && self.others_respond > self.announced {
             self.announced = self.executor.decided();
             self.paxos.announce(now, &mut self.ordered);
             self.drain(now, effects);
@@ -73,13 +73,13 @@ impl Replica {
         self.parts.truncate(self.parts.partition_point(|(instance, _)| *instance < from));
     }
 
-    /// Who gives the parts that it is drawn for; whoever leads gives those of replicas that left. Nothing is proposed
+    /// Who gives the parts that it is chosen for; whoever leads gives those of replicas that left. Nothing is proposed
     /// behind a new configuration before it is decided, so what is placed behind it is executed knowing it.
-    pub(super) fn name_givers(&mut self) {
+    pub(super) fn name_responders(&mut self) {
         let (configuration, _) = self.paxos.configuration();
         let members = configuration.voters.iter().chain(&configuration.learners);
-        let givers = self.leading.then(|| members.copied().collect());
-        self.executor.set_givers(givers);
+        let responders = self.leading.then(|| members.copied().collect());
+        self.executor.set_responders(responders);
     }
 
     /// Keeps what the tickets that counted just now ask of this replica.
@@ -87,34 +87,36 @@ impl Replica {
         self.executor.take_placed(&mut self.placed);
         for placed in self.placed.drain(..) {
             self.reporter.placed(placed.instance, placed.ticket);
-            if placed.others_give {
-                self.others_give = placed.instance;
+            if placed.others_respond {
+                self.others_respond = placed.instance;
             }
             let position = Position { partition: self.group, instance: placed.instance.0, index: placed.index };
-            for (share, mut cursor) in placed.shares {
+            for (partition_query, mut cursor) in placed.partition_queries {
                 if mutant!(part_old)
-                    && let Some(shard) = self.executor.decided_view().shard()
+                    && let Some(partition) = self.executor.decided_view().partition()
                 {
-                    cursor = shard.cursor(&share.low, share.high.as_deref(), share.reverse).unwrap_or(cursor);
+                    cursor = partition
+                        .cursor(&partition_query.low, partition_query.high.as_deref(), partition_query.reverse)
+                        .unwrap_or(cursor);
                 }
                 if self.parts.len() >= PARTS_MAX {
                     self.parts.pop_front();
                 }
-                let part = QueryPart { ticket: placed.ticket, position, share, cursor: Box::new(cursor) };
+                let part = QueryPart { ticket: placed.ticket, position, partition_query, cursor: Box::new(cursor) };
                 self.parts.push_back((placed.instance, Box::new(part)));
             }
         }
     }
 
     /// Parts leave when their place is decided. They pass no gate: `Complete` makes them count (protocol.md 4, step 6).
-    pub(super) fn give_parts(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
+    pub(super) fn send_parts(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
         while let Some((_, mut part)) = self.parts.pop_front_if(|(instance, _)| *instance <= upto) {
             if mutant!(part_at_tip)
-                && let Some(shard) = self.executor.machine().shard()
+                && let Some(partition) = self.executor.machine().partition()
             {
                 let at_tip = {
-                    let share = &part.share;
-                    shard.cursor(&share.low, share.high.as_deref(), share.reverse)
+                    let partition_query = &part.partition_query;
+                    partition.cursor(&partition_query.low, partition_query.high.as_deref(), partition_query.reverse)
                 };
                 part.cursor = at_tip.map_or(part.cursor, Box::new);
             }

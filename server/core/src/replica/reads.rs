@@ -9,7 +9,7 @@ use coppice_ordering::{Instance, ReadToken, Ticket, Time};
 use super::{Effect, READS_MAX, Replica, refuse};
 use crate::cost::Account;
 use crate::machine::Machine;
-use crate::machine::shard::{CHANGES_KEPT, Shard, Values};
+use crate::machine::partition::{CHANGES_KEPT, Partition, Values};
 use crate::request::{Bounds, Origin, Refusal, Reply, Request};
 
 /// Changes that are looked at for one request, a quarter of a millisecond's work: those of sixty-four ranges that
@@ -92,12 +92,12 @@ impl Replica {
 
     /// Whether this is a partition of the data; the directory executes no packs, and answers none.
     pub(super) fn has_keys(&self) -> bool {
-        self.executor.machine().shard().is_some() || mutant!(directory_takes_packs)
+        self.executor.machine().partition().is_some() || mutant!(directory_takes_packs)
     }
 
     fn state_to_read(&self) -> (&Machine, Instance) {
         let decided = self.executor.decided();
-        match self.patience.state(decided) {
+        match self.stalled_reads.state(decided) {
             Some(state) => (state, decided),
             None => (self.executor.machine(), self.executor.tip()),
         }
@@ -105,7 +105,7 @@ impl Replica {
 
     /// The last ticket that a read which is executed at `position` now may see.
     fn ticket_before(&self, position: Instance) -> Option<Ticket> {
-        match self.patience.state(position) {
+        match self.stalled_reads.state(position) {
             Some(_) if mutant!(patient_skips_gate) => None,
             Some(state) => state.last_ticket(),
             None => self.executor.last_ticket().filter(|_| !mutant!(gate_skips_reads)),
@@ -134,7 +134,7 @@ impl Replica {
                 (read.reply, read.position, read.ticket) = (reply, position, ticket);
             }
         }
-        if self.is_out_of_patience() && mutant!(patient_unconfirmed) {
+        if self.reads_are_stalled() && mutant!(patient_unconfirmed) {
             effects.extend(self.reads.drain(..).map(|read| Effect::Reply { origin: read.origin, reply: read.reply }));
         }
     }
@@ -201,12 +201,14 @@ impl Replica {
 /// Reads a state. `counted`: by whom its changes are counted.
 fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, request: &Request) -> Reply {
     let wrong = Reply::Refused(Refusal::WrongPartition);
-    let Some(shard) = machine.shard() else { return wrong };
-    let version = counted.map(|version| Version { changes: shard.changes().count(), ..version });
+    let Some(partition) = machine.partition() else { return wrong };
+    let version = counted.map(|version| Version { changes: partition.changes().count(), ..version });
     match request {
         Request::Read(_, account, _) if account.room() == 0 => Reply::Refused(Refusal::Busy),
-        Request::Read(read, account, _) => values(instance, shard.get_all(read.keys(), bytes_max(account)), account),
-        Request::Range(range) => match shard.cursor(&range.low, range.high.as_deref(), range.reverse) {
+        Request::Read(read, account, _) => {
+            values(instance, partition.get_all(read.keys(), bytes_max(account)), account)
+        }
+        Request::Range(range) => match partition.cursor(&range.low, range.high.as_deref(), range.reverse) {
             Some(cursor) => {
                 let version = version.filter(|_| range.versioned);
                 Reply::Range { instance, cursor: Box::new(cursor), range: range.clone(), version }
@@ -214,10 +216,11 @@ fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, re
             None => wrong,
         },
         Request::Readings(ranges) => {
-            let cursor = |range: &Bounds| shard.cursor(&range.low, range.high.as_deref(), range.reverse).map(Box::new);
+            let cursor =
+                |range: &Bounds| partition.cursor(&range.low, range.high.as_deref(), range.reverse).map(Box::new);
             Reply::Readings { instance, version, cursors: ranges.iter().map(cursor).collect() }
         }
-        Request::Validate(asked, _) => match validate(shard, version, asked) {
+        Request::Validate(asked, _) => match validate(partition, version, asked) {
             Some(unchanged) => Reply::Validated { instance, unchanged },
             None => wrong,
         },
@@ -243,21 +246,21 @@ fn values(instance: Instance, found: Option<Values>, account: &Account) -> Reply
 }
 
 /// Which of these ranges are what they were; none, if one of them is not inside the partition.
-fn validate(shard: &Shard, now: Option<Version>, asked: &ValidateRequest) -> Option<Vec<bool>> {
+fn validate(partition: &Partition, now: Option<Version>, asked: &ValidateRequest) -> Option<Vec<bool>> {
     let mut left = VALIDATE_CHANGES_MAX;
     let unchanged = asked.ranges().map(|range| {
         let seen = range.version;
         // Counted elsewhere, or here before the replica began anew.
         let counted = now.is_some_and(|now| Version { changes: seen.changes, ..now } == seen);
-        if !shard.may_read(range.low, range.high) {
+        if !partition.may_read(range.low, range.high) {
             return None;
         }
         if !counted && !mutant!(validates_another_count) {
             return Some(false);
         }
-        left = left.saturating_sub(shard.changes().count().saturating_sub(seen.changes));
+        left = left.saturating_sub(partition.changes().count().saturating_sub(seen.changes));
         // Beyond what one request may cost, anything counts as changed.
-        Some(left > 0 && shard.changes().are_none_in(seen.changes, range.low, range.high))
+        Some(left > 0 && partition.changes().are_none_in(seen.changes, range.low, range.high))
     });
     unchanged.collect()
 }

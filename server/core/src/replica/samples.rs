@@ -8,7 +8,7 @@ use super::Replica;
 
 /// A batch that this replica proposed, for the metrics (papers.md A12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Proposed {
+pub struct ProposedBatch {
     /// Where.
     pub instance: Instance,
     /// Payload.
@@ -21,7 +21,7 @@ pub struct Proposed {
 
 /// An instance that this replica proposed, and that is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decided {
+pub struct DecidedBatch {
     /// Where.
     pub instance: Instance,
     /// When it was proposed, and executed here.
@@ -30,7 +30,7 @@ pub struct Decided {
     pub decided: Time,
 }
 
-impl Decided {
+impl DecidedBatch {
     /// From proposing to deciding.
     pub fn took(&self) -> Duration {
         self.decided.since(self.proposed)
@@ -41,9 +41,9 @@ impl Decided {
 #[derive(Debug, Default)]
 pub struct Samples {
     /// Batches proposed.
-    pub proposed: Vec<Proposed>,
+    pub proposed: Vec<ProposedBatch>,
     /// Batches decided.
-    pub decided: Vec<Decided>,
+    pub decided: Vec<DecidedBatch>,
     /// Times that outputs waited for the release of a ticket.
     pub gate_waits: Vec<Duration>,
 }
@@ -66,7 +66,7 @@ impl Replica {
         if accepted != instance || self.samples.proposed.len() >= SAMPLES_MAX {
             return;
         }
-        let proposed = Proposed { instance, bytes, commands, at: self.now };
+        let proposed = ProposedBatch { instance, bytes, commands, at: self.now };
         self.samples.proposed.push(proposed);
         self.undecided.push_back(proposed);
     }
@@ -75,8 +75,8 @@ impl Replica {
         while self.undecided.front().is_some_and(|proposed| proposed.instance <= upto) {
             let Some(proposed) = self.undecided.pop_front() else { return };
             if self.samples.decided.len() < SAMPLES_MAX {
-                let Proposed { instance, at, .. } = proposed;
-                self.samples.decided.push(Decided { instance, proposed: at, decided: self.now });
+                let ProposedBatch { instance, at, .. } = proposed;
+                self.samples.decided.push(DecidedBatch { instance, proposed: at, decided: self.now });
             }
         }
     }

@@ -5,9 +5,9 @@ use coppice_client::wire::Position;
 use coppice_ordering::multicast::Place;
 use coppice_ordering::{Ballot, Configuration, ConfirmToken, Instance, Lsn, Message, Record, ReplicaId, Ticket, Time};
 
-use crate::machine::shard::{Awaited, Inheritance};
+use crate::machine::partition::{AbsorbedState, AwaitedState};
 use crate::machine::{Machine, Mark};
-use crate::multicast::Share;
+use crate::multicast::PartitionQuery;
 use crate::request::{Origin, Reply, Request};
 
 /// What [`super::Replica::step`] takes.
@@ -18,7 +18,7 @@ pub enum Input {
     /// All inputs that arrived together were given: what was collected (reads to confirm) goes on now.
     TurnEnd,
     /// What the inputs so far ask for was sent and given to the log: batches run ahead of their decision now, if
-    /// [`crate::executor::Executing::deferred`].
+    /// [`crate::executor::ExecutorSettings::deferred`].
     RunAhead,
     /// A peer's message.
     Peer {
@@ -58,7 +58,7 @@ pub enum Input {
         /// Who replicates from then on.
         configuration: Configuration,
     },
-    /// Hand leadership to this voter before the deadline.
+    /// Transfer leadership to this voter before the deadline.
     Transfer {
         /// Who shall lead.
         to: ReplicaId,
@@ -82,7 +82,7 @@ pub enum Input {
     /// The coordinator has released or voided everything up to this ticket.
     Released(Ticket),
     /// What a sealed neighbour leaves to this partition.
-    Inherit(Box<Inheritance>),
+    Absorb(Box<AbsorbedState>),
     /// The coordinator, beside this replica of the directory, wants its leadership confirmed from now on.
     Confirm(ConfirmToken),
 }
@@ -94,7 +94,7 @@ pub struct QueryPart {
     /// Where it stands.
     pub position: Position,
     /// Who asked, and for what.
-    pub share: Share,
+    pub partition_query: PartitionQuery,
     /// Walks over the state at that position.
     pub cursor: Box<Cursor>,
 }
@@ -136,14 +136,14 @@ pub enum Effect {
     },
     /// A decided batch changed the directory.
     DirectoryChanged,
-    /// A decided batch moved borders: children begin, a sealed partition's state goes to its neighbour, one that was
+    /// A decided batch moved boundaries: children begin, a sealed partition's state goes to its neighbour, one that was
     /// taken in is to become durable (protocol.md 8).
     Moved {
         /// See [`Machine::forks`], [`Machine::seals`], [`Machine::joins`].
         mark: Mark,
     },
-    /// The next batch needs what a neighbour leaves to this partition; nothing runs until [`Input::Inherit`].
-    Awaits(Awaited),
+    /// The next batch needs what a neighbour leaves to this partition; nothing runs until [`Input::Absorb`].
+    Awaits(AwaitedState),
     /// Fetch a snapshot from this replica.
     NeedSnapshot {
         /// Who offered one.
@@ -160,8 +160,8 @@ pub enum Effect {
     },
     /// This replica was removed and may be deleted.
     Dismissed,
-    /// The handover did not happen in time.
-    HandoverFailed {
+    /// The transfer did not happen in time.
+    TransferFailed {
         /// Who was to lead.
         to: ReplicaId,
     },

@@ -11,17 +11,17 @@ use coppice_ordering::{
 };
 
 use super::{Effect, Input, Replica};
-use crate::executor::Executing;
+use crate::executor::ExecutorSettings;
 use crate::machine::entry;
-use crate::machine::shard::Shard;
+use crate::machine::partition::Partition;
 use crate::machine::{Machine, Outcome};
-use crate::multicast::Share;
+use crate::multicast::PartitionQuery;
 use crate::request::{Origin, Reply, Request};
 use crate::sessions::SessionLimits;
-use crate::snapshot::{self, Taken};
+use crate::snapshot::{self, TakenSnapshot};
 
-mod givers;
-mod patience;
+mod responders;
+mod stalled_reads;
 mod tickets;
 mod validation;
 
@@ -39,15 +39,15 @@ struct Follower {
 
 impl Follower {
     fn new() -> Follower {
-        Follower::executing(Executing::speculating(true))
+        Follower::executing(ExecutorSettings::speculating(true))
     }
 
-    fn executing(how: Executing) -> Follower {
-        let mut shard = Shard::new(GROUP, KeyRange::all(), MapVersion(1));
+    fn executing(how: ExecutorSettings) -> Follower {
+        let mut partition = Partition::new(GROUP, KeyRange::all(), MapVersion(1));
         let mut answers = Vec::new();
-        shard.execute(BEGIN, &batch(entry::open(ClientId(9), 1)), &mut answers);
+        partition.execute(BEGIN, &batch(entry::open(ClientId(9), 1)), &mut answers);
         let Outcome::Opened(session) = answers[0].outcome else { panic!("{answers:?}") };
-        shard.forget_undo();
+        partition.forget_undo();
         let config = Config {
             id: ME,
             configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
@@ -58,7 +58,7 @@ impl Follower {
         };
         let recovered =
             RecoveredGroup::from_snapshot(BEGIN, config.configuration.clone(), Instance::ZERO, Ballot::ZERO);
-        let machine = Machine::Shard(Box::new(shard));
+        let machine = Machine::Partition(Box::new(partition));
         let now = Time::ZERO;
         let replica = Replica::recover(GROUP, config, recovered, machine, BEGIN, how, now, &mut Vec::new());
         Follower { replica, session, now }
@@ -125,8 +125,8 @@ fn place() -> Batch {
 }
 
 /// The whole partition, read by `replica`.
-fn share(replica: ReplicaId) -> Share {
-    Share {
+fn share(replica: ReplicaId) -> PartitionQuery {
+    PartitionQuery {
         client: ClientId(9),
         query: 1,
         replica,
@@ -152,7 +152,7 @@ fn answers(effects: &[Effect]) -> usize {
 
 #[test]
 fn a_batch_runs_ahead_when_what_it_is_ordered_by_was_given_out() {
-    let mut follower = Follower::executing(Executing { deferred: true, ..Executing::speculating(true) });
+    let mut follower = Follower::executing(ExecutorSettings { deferred: true, ..ExecutorSettings::speculating(true) });
     let put = follower.put(1);
     let effects = follower.hears(1, 2, put, 1);
     let vote = effects.iter().find_map(|effect| match effect {
@@ -174,7 +174,7 @@ fn a_batch_runs_ahead_when_what_it_is_ordered_by_was_given_out() {
     follower.hears(1, 3, put, 2);
     follower.hears(1, 4, Batch::NoOp, 3);
     assert_eq!(follower.replica.executor().decided(), Instance(3));
-    let mut without = Follower::executing(Executing { deferred: true, ..Executing::speculating(false) });
+    let mut without = Follower::executing(ExecutorSettings { deferred: true, ..ExecutorSettings::speculating(false) });
     let put = without.put(1);
     without.hears(1, 2, put, 1);
     without.step(Input::RunAhead);
@@ -184,7 +184,7 @@ fn a_batch_runs_ahead_when_what_it_is_ordered_by_was_given_out() {
 /// Everything that was decided while a replica was behind ran in one step, however long that took.
 #[test]
 fn what_is_decided_runs_in_steps_between_which_others_have_their_turn() {
-    let how = Executing { deferred: true, step_work_max: 2, ..Executing::speculating(true) };
+    let how = ExecutorSettings { deferred: true, step_work_max: 2, ..ExecutorSettings::speculating(true) };
     let mut follower = Follower::executing(how);
     for instance in 2..12 {
         let put = follower.put(instance);
@@ -255,7 +255,7 @@ fn a_follower_answers_from_an_installed_snapshot_what_was_asked_before() {
 /// An empty state at this instance.
 fn snapshot(instance: u64) -> Input {
     Input::Installed {
-        machine: Box::new(Machine::Shard(Box::new(Shard::new(GROUP, KeyRange::all(), MapVersion(1))))),
+        machine: Box::new(Machine::Partition(Box::new(Partition::new(GROUP, KeyRange::all(), MapVersion(1))))),
         instance: Instance(instance),
         configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
         configured_at: Instance::ZERO,
@@ -294,7 +294,7 @@ const LIMITS: SessionLimits =
 
 impl Follower {
     fn limits(&self) -> SessionLimits {
-        self.replica.executor().machine().shard().expect("a partition").session_limits()
+        self.replica.executor().machine().partition().expect("a partition").session_limits()
     }
 }
 
@@ -323,10 +323,10 @@ fn a_snapshot_holds_the_bounds_of_sessions() {
     let mut follower = Follower::new();
     follower.hears(1, 2, batch(entry::limits(&LIMITS)), 1);
     follower.hears(1, 3, Batch::NoOp, 2);
-    let Taken { head, blobs, .. } = snapshot::take(ClusterId(7), &follower.replica);
+    let TakenSnapshot { head, blobs, .. } = snapshot::take(ClusterId(7), &follower.replica);
     let loaded = snapshot::restore(&head, &blobs, std::iter::empty()).expect("what was taken");
     assert_eq!(loaded.instance, Instance(2));
-    assert_eq!(loaded.machine.shard().map(Shard::session_limits), Some(LIMITS));
+    assert_eq!(loaded.machine.partition().map(Partition::session_limits), Some(LIMITS));
 }
 
 /// Steps, answers what it asks the first of its peers for until nothing is asked any more, and flushes at once.
@@ -425,7 +425,7 @@ fn rd10_a_follower_waits_for_the_tickets_before_what_it_read() {
 fn all_are_asked_whatever_time_an_answer_takes() {
     for (every, count) in (1..60).flat_map(|every| (1..6).map(move |count| (every, count))) {
         let mut asked = vec![0; count];
-        (0..100).for_each(|number| asked[super::inherit::turn(number * every, count)] += 1);
+        (0..100).for_each(|number| asked[super::absorb::turn(number * every, count)] += 1);
         assert!(!asked.contains(&0), "every {every} of {count}: {asked:?}");
     }
 }
@@ -439,7 +439,7 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("undo_no_limits", "bounds_of_sessions_that_are_not_decided_are_taken_back"),
         ("install_default_limits", "a_snapshot_holds_the_bounds_of_sessions"),
         ("stall_asks_in_step", "all_are_asked_whatever_time_an_answer_takes"),
-        ("nobody_stands_in", "givers::the_leader_gives_the_part_of_a_replica_that_left"),
+        ("nobody_stands_in", "responders::the_leader_gives_the_part_of_a_replica_that_left"),
         ("removed_in_silence", "who_waits_at_a_removed_replica_is_told"),
         ("part_survives_install", "sp7_a_part_of_what_a_snapshot_replaces_is_made_again"),
         ("refused_after_propose", "se6_a_proposed_command_is_never_called_refused_when_the_leader_is_deposed"),
@@ -447,12 +447,18 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),
         ("read_survives_install", "rd7_a_read_of_what_a_snapshot_replaces_is_not_answered"),
         ("follower_gate_at_told", "rd10_a_follower_waits_for_the_tickets_before_what_it_read"),
-        ("patient_sees_tip", "patience::rd7_a_read_behind_a_write_without_a_majority_is_answered_from_what_is_decided"),
-        ("patient_unconfirmed", "patience::rd1_a_leader_without_patience_waits_for_its_confirmation"),
+        (
+            "patient_sees_tip",
+            "stalled_reads::rd7_a_read_behind_a_write_without_a_majority_is_answered_from_what_is_decided",
+        ),
+        ("patient_unconfirmed", "stalled_reads::rd1_a_leader_without_patience_waits_for_its_confirmation"),
         ("validates_anything", "validation::rd14_a_range_that_has_changed_is_told"),
         ("validates_another_count", "validation::rd14_what_was_counted_elsewhere_or_in_another_life_means_nothing"),
         ("decided_counts_as_tip", "validation::rd14_a_leader_without_patience_counts_the_changes_of_what_is_decided"),
-        ("patient_skips_gate", "patience::rd10_a_follower_without_patience_waits_for_the_tickets_before_what_it_read"),
+        (
+            "patient_skips_gate",
+            "stalled_reads::rd10_a_follower_without_patience_waits_for_the_tickets_before_what_it_read",
+        ),
     ] {
         planted::assert_caught(mutant, &format!("replica::tests::{test}"));
     }

@@ -1,4 +1,4 @@
-//! What a replica begins with: its birth, as the log keeps it, and the state and records that it goes on from.
+//! What a replica begins with: its create request, as the log keeps it, and the state and records that it goes on from.
 
 use coppice_btree::KeyRange;
 use coppice_client::map::{Entry, Role};
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use crate::ids;
 use crate::machine::Machine;
 use crate::machine::directory::Directory;
-use crate::machine::shard::{Fork, Shard};
+use crate::machine::partition::{Fork, Partition};
 use crate::replay::GroupReplay;
-use crate::snapshot::Loaded;
+use crate::snapshot::LoadedSnapshot;
 
 /// What a replica starts from when nothing else is known of it: written to the log before it does anything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Birth {
+pub struct CreateRequest {
     voters: Vec<ReplicaId>,
     learners: Vec<ReplicaId>,
     nodes: Vec<(ReplicaId, NodeId)>,
@@ -29,14 +29,14 @@ pub struct Birth {
     parent: Option<PartitionId>,
 }
 
-impl Birth {
+impl CreateRequest {
     /// Of a replica of a group that the map made.
-    pub fn of(entry: &Entry) -> Birth {
+    pub fn of(entry: &Entry) -> CreateRequest {
         let role = |wanted: Role| {
             let chosen = entry.replicas.iter().filter(move |replica| replica.role == wanted);
             chosen.map(|replica| ids::replica(replica.replica)).collect()
         };
-        Birth {
+        CreateRequest {
             voters: role(Role::Voter),
             learners: role(Role::Learner),
             nodes: entry.replicas.iter().map(|info| (ids::replica(info.replica), info.node)).collect(),
@@ -49,21 +49,21 @@ impl Birth {
     }
 
     /// Of a replica that joins a group which is there already.
-    pub fn of_later(entry: &Entry) -> Birth {
-        Birth { founder: false, ..Birth::of(entry) }
+    pub fn of_later(entry: &Entry) -> CreateRequest {
+        CreateRequest { founder: false, ..CreateRequest::of(entry) }
     }
 
     /// Of a child: its state comes from the fork, or later from a snapshot, never from its log alone.
-    pub fn of_fork(parent: PartitionId, fork: &Fork) -> Birth {
-        let range = fork.shard.range();
-        let birth = Birth::of_later(&Entry {
-            partition: fork.shard.partition(),
+    pub fn of_fork(parent: PartitionId, fork: &Fork) -> CreateRequest {
+        let range = fork.partition.range();
+        let create = CreateRequest::of_later(&Entry {
+            partition: fork.partition.id(),
             version: fork.version,
             low: bytes::Bytes::copy_from_slice(&range.low),
             high: range.high.as_ref().map(|high| bytes::Bytes::copy_from_slice(high)),
             replicas: fork.replicas.clone(),
         });
-        Birth { parent: Some(parent), ..birth }
+        CreateRequest { parent: Some(parent), ..create }
     }
 
     /// Whether a fork of `group` is what it began with.
@@ -105,7 +105,7 @@ impl Birth {
             return Machine::Directory(Directory::default());
         }
         let range = KeyRange { low: self.low.as_slice().into(), high: self.high.as_deref().map(Into::into) };
-        Machine::Shard(Box::new(Shard::new(group, range, self.map_version())))
+        Machine::Partition(Box::new(Partition::new(group, range, self.map_version())))
     }
 }
 
@@ -117,8 +117,8 @@ pub struct Start {
     /// Which replica.
     pub me: ReplicaId,
     /// What it starts from when nothing else is known.
-    pub birth: Birth,
-    /// The birth is to be written to the log, before anything else of the replica.
+    pub create: CreateRequest,
+    /// The create request is to be written to the log, before anything else of the replica.
     pub is_new: bool,
     /// What its log and snapshot say to the core.
     pub recovered: RecoveredGroup,
@@ -146,23 +146,23 @@ fn first_lsn(me: ReplicaId) -> Lsn {
 
 impl Start {
     /// Of a group that was just made: its log makes its state.
-    pub(super) fn founding(group: PartitionId, me: ReplicaId, birth: Birth, campaign_first: bool) -> Start {
-        let machine = birth.machine(group);
+    pub(super) fn founding(group: PartitionId, me: ReplicaId, create: CreateRequest, campaign_first: bool) -> Start {
+        let machine = create.machine(group);
         let (recovered, snapshot) = (RecoveredGroup::new(), Instance::ZERO);
-        Start { group, me, birth, is_new: true, recovered, machine, snapshot, trim_upto: None, campaign_first }
+        Start { group, me, create, is_new: true, recovered, machine, snapshot, trim_upto: None, campaign_first }
     }
 
     /// Of a replica that ran here before, from its state and what the log holds above that.
     pub(super) fn again(
         group: PartitionId,
         me: ReplicaId,
-        birth: Birth,
-        loaded: Option<Loaded>,
+        create: CreateRequest,
+        loaded: Option<LoadedSnapshot>,
         replay: &mut GroupReplay,
     ) -> Start {
         let mut start = match loaded {
-            Some(loaded) => Start::joining(group, me, birth, loaded),
-            None => Start::founding(group, me, birth, false),
+            Some(loaded) => Start::joining(group, me, create, loaded),
+            None => Start::founding(group, me, create, false),
         };
         start.is_new = false;
         if !mutant!(install_trims_nothing) {
@@ -173,14 +173,14 @@ impl Start {
     }
 
     /// Of a replica that begins with a snapshot.
-    pub(super) fn joining(group: PartitionId, me: ReplicaId, birth: Birth, loaded: Loaded) -> Start {
-        let Loaded { machine, instance, configuration, configured_at, promised } = loaded;
+    pub(super) fn joining(group: PartitionId, me: ReplicaId, create: CreateRequest, loaded: LoadedSnapshot) -> Start {
+        let LoadedSnapshot { machine, instance, configuration, configured_at, promised } = loaded;
         let mut recovered = RecoveredGroup::from_snapshot(instance, configuration, configured_at, promised);
         recovered.number_above(first_lsn(me));
         Start {
             group,
             me,
-            birth,
+            create,
             is_new: true,
             recovered,
             machine,
@@ -198,12 +198,12 @@ impl Start {
         let mut recovered = RecoveredGroup::from_snapshot(fork.instance, configuration, fork.instance, Ballot::ZERO);
         recovered.number_above(first_lsn(me));
         Start {
-            group: fork.shard.partition(),
+            group: fork.partition.id(),
             me,
-            birth: Birth::of_fork(parent, fork),
+            create: CreateRequest::of_fork(parent, fork),
             is_new: true,
             recovered,
-            machine: Machine::Shard(Box::new(fork.shard.copy())),
+            machine: Machine::Partition(Box::new(fork.partition.copy())),
             snapshot: fork.instance,
             trim_upto: None,
             campaign_first: parent_is_led,

@@ -8,7 +8,7 @@ use coppice_ordering::{Ballot, Config, Configuration, Effect, Input, Paxos, Reco
 
 use super::*;
 use crate::machine::Machine;
-use crate::machine::shard::Shard;
+use crate::machine::partition::Partition;
 use crate::replay::{Entry as LogEntry, Replay};
 
 const OWN: NodeId = NodeId(1);
@@ -35,14 +35,14 @@ fn fork(nodes: &[u32]) -> Fork {
         instance: Instance(7),
         version: MapVersion(2),
         replicas: entry(CHILD, 2, nodes, Role::Voter).replicas,
-        shard: Shard::new(CHILD, KeyRange { low: b"m"[..].into(), high: None }, MapVersion(2)),
+        partition: Partition::new(CHILD, KeyRange { low: b"m"[..].into(), high: None }, MapVersion(2)),
     }
 }
 
-fn loaded(instance: u64) -> Loaded {
-    let shard = Shard::new(CHILD, KeyRange { low: b"m"[..].into(), high: None }, MapVersion(2));
-    Loaded {
-        machine: Machine::Shard(Box::new(shard)),
+fn loaded(instance: u64) -> LoadedSnapshot {
+    let partition = Partition::new(CHILD, KeyRange { low: b"m"[..].into(), high: None }, MapVersion(2));
+    LoadedSnapshot {
+        machine: Machine::Partition(Box::new(partition)),
         instance: Instance(instance),
         configuration: Configuration::of_voters([ReplicaId(1)]),
         configured_at: Instance(7),
@@ -53,7 +53,7 @@ fn loaded(instance: u64) -> Loaded {
 /// A replica manager with a running parent.
 fn parent(nodes: &[u32]) -> ReplicaManager {
     let mut replica_manager = ReplicaManager::default();
-    let Wanted::Begin(start) = replica_manager.wanted(OWN, &entry(PARENT, 1, nodes, Role::Voter)) else {
+    let PlacementDemand::Begin(start) = replica_manager.wanted(OWN, &entry(PARENT, 1, nodes, Role::Voter)) else {
         panic!("the first map founds the group");
     };
     assert!(start.is_new && start.campaign_first);
@@ -64,9 +64,15 @@ fn parent(nodes: &[u32]) -> ReplicaManager {
 #[test]
 fn a_replica_of_a_later_map_begins_with_a_snapshot() {
     let mut replica_manager = ReplicaManager::default();
-    assert!(matches!(replica_manager.wanted(OWN, &entry(PARENT, 2, &[1, 2], Role::Voter)), Wanted::Join(ReplicaId(1))));
-    assert!(matches!(replica_manager.wanted(OWN, &entry(PARENT, 1, &[1], Role::Learner)), Wanted::Join(ReplicaId(1))));
-    assert!(matches!(replica_manager.wanted(OWN, &entry(PARENT, 1, &[2, 3], Role::Voter)), Wanted::Nothing));
+    assert!(matches!(
+        replica_manager.wanted(OWN, &entry(PARENT, 2, &[1, 2], Role::Voter)),
+        PlacementDemand::Join(ReplicaId(1))
+    ));
+    assert!(matches!(
+        replica_manager.wanted(OWN, &entry(PARENT, 1, &[1], Role::Learner)),
+        PlacementDemand::Join(ReplicaId(1))
+    ));
+    assert!(matches!(replica_manager.wanted(OWN, &entry(PARENT, 1, &[2, 3], Role::Voter)), PlacementDemand::Nothing));
 }
 
 #[test]
@@ -79,7 +85,7 @@ fn a_child_begins_once_even_if_it_was_removed_since() {
     replica_manager.saved(CHILD);
     assert_eq!(replica_manager.remove(OWN, &PartitionMap::default(), CHILD), Some(ReplicaId(1)));
     assert!(replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).is_none());
-    assert!(matches!(replica_manager.wanted(OWN, &entry(CHILD, 3, &[1], Role::Voter)), Wanted::Nothing));
+    assert!(matches!(replica_manager.wanted(OWN, &entry(CHILD, 3, &[1], Role::Voter)), PlacementDemand::Nothing));
 }
 
 #[test]
@@ -87,7 +93,7 @@ fn a_parent_is_needed_until_its_child_has_a_checkpoint() {
     let mut replica_manager = parent(&[1, 2, 3]);
     let start = replica_manager.fork(OWN, PARENT, true, &fork(&[1, 2, 3])).expect("it begins");
     replica_manager.runs(&start);
-    replica_manager.birth_is_durable(CHILD, start.me);
+    replica_manager.create_is_durable(CHILD, start.me);
     assert!(replica_manager.is_needed(PARENT) && !replica_manager.is_needed(CHILD));
     let moved = map(5, vec![entry(CHILD, 2, &[1, 2, 3], Role::Voter)]);
     assert_eq!(
@@ -105,16 +111,16 @@ fn a_replica_joins_once_an_older_one_of_its_group_is_gone() {
     let mut replica_manager = parent(&[1, 2, 3]);
     let start = replica_manager.fork(OWN, PARENT, true, &fork(&[1, 2, 3])).expect("it begins");
     replica_manager.runs(&start);
-    replica_manager.birth_is_durable(CHILD, start.me);
+    replica_manager.create_is_durable(CHILD, start.me);
     let again = ReplicaInfo { replica: WireReplica(4), node: OWN, role: Role::Learner };
     let moved = Entry { replicas: vec![again], ..entry(PARENT, 5, &[], Role::Learner) };
     let map = map(5, vec![moved.clone(), entry(CHILD, 2, &[1, 2, 3], Role::Voter)]);
     assert!(replica_manager.unnamed(OWN, &map).is_empty(), "its child has no checkpoint");
-    assert!(matches!(replica_manager.wanted(OWN, &moved), Wanted::Nothing));
+    assert!(matches!(replica_manager.wanted(OWN, &moved), PlacementDemand::Nothing));
     replica_manager.saved(CHILD);
     assert_eq!(replica_manager.unnamed(OWN, &map), [PARENT]);
     assert_eq!(replica_manager.remove(OWN, &map, PARENT), Some(ReplicaId(1)));
-    assert!(matches!(replica_manager.wanted(OWN, &moved), Wanted::Join(ReplicaId(4))));
+    assert!(matches!(replica_manager.wanted(OWN, &moved), PlacementDemand::Join(ReplicaId(4))));
 }
 
 /// The snapshot was under way when the parent's replica here executed the split. The two would have run side by side.
@@ -149,32 +155,32 @@ fn an_older_map_removes_nobody() {
 #[test]
 fn a_replica_without_its_state_waits_for_one_that_reaches_its_votes() {
     let mut replica_manager = ReplicaManager::default();
-    let birth = Birth::of(&entry(CHILD, 1, &[1, 2, 3], Role::Voter));
+    let create = CreateRequest::of(&entry(CHILD, 1, &[1, 2, 3], Role::Voter));
     let mut replay = Replay::default();
     replay.apply(false, LogEntry::Trimmed { group: CHILD, upto: Instance(20) });
     let replay = replay.groups.remove(&CHILD).expect("it was told of");
-    let start = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), birth, Some(loaded(12)), replay);
+    let start = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), create, Some(loaded(12)), replay);
     assert!(matches!(start, Ok(None)));
     assert_eq!(replica_manager.unasked(), [CHILD]);
     let first = replica_manager.ask_for_state(OWN, &map(1, vec![]), CHILD);
     assert_eq!((first, replica_manager.unasked()), (Some((vec![NodeId(2), NodeId(3)], Instance(20))), vec![]));
-    assert!(replica_manager.healed(CHILD, Some(loaded(19))).is_none());
+    assert!(replica_manager.snapshot_arrived(CHILD, Some(loaded(19))).is_none());
     let second = replica_manager.ask_for_state(OWN, &map(1, vec![]), CHILD);
     assert_eq!(second, Some((vec![NodeId(3), NodeId(2)], Instance(20))));
-    let start = replica_manager.healed(CHILD, Some(loaded(20))).expect("it reaches far enough");
-    assert!(!start.is_new && start.snapshot == Instance(20) && replica_manager.healing().is_empty());
+    let start = replica_manager.snapshot_arrived(CHILD, Some(loaded(20))).expect("it reaches far enough");
+    assert!(!start.is_new && start.snapshot == Instance(20) && replica_manager.awaiting_snapshot().is_empty());
 }
 
 /// A crash came between a snapshot from a peer and what the log says of it.
 #[test]
 fn a_replica_whose_log_knows_nothing_of_its_snapshot_trims_it_first() {
-    let birth = || Birth::of(&entry(CHILD, 1, &[1, 2, 3], Role::Voter));
+    let create = || CreateRequest::of(&entry(CHILD, 1, &[1, 2, 3], Role::Voter));
     let start = |decided: u64| {
         let mut replay = Replay::default();
         let record = Record::Decided { upto: Instance(decided) };
         replay.apply(false, LogEntry::Group { group: CHILD, record });
         let replay = replay.groups.remove(&CHILD).expect("it was told of");
-        let start = ReplicaManager::default().restart(OWN, (CHILD, ReplicaId(1)), birth(), Some(loaded(12)), replay);
+        let start = ReplicaManager::default().restart(OWN, (CHILD, ReplicaId(1)), create(), Some(loaded(12)), replay);
         start.expect("its state is there").expect("it goes on").trim_upto
     };
     assert_eq!([start(11), start(12), start(20)], [Some(Instance(12)), None, None]);
@@ -183,11 +189,11 @@ fn a_replica_whose_log_knows_nothing_of_its_snapshot_trims_it_first() {
 #[test]
 fn a_child_that_lost_its_beginning_goes_on_from_the_split_executed_again() {
     let mut replica_manager = ReplicaManager::default();
-    let birth = Birth::of_fork(PARENT, &fork(&[1, 2, 3]));
-    let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), birth, None, GroupReplay::default());
+    let create = CreateRequest::of_fork(PARENT, &fork(&[1, 2, 3]));
+    let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), create, None, GroupReplay::default());
     assert!(matches!(waits, Ok(None)));
     let start = replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it goes on");
-    assert!(!start.is_new && start.snapshot == Instance(7) && replica_manager.healing().is_empty());
+    assert!(!start.is_new && start.snapshot == Instance(7) && replica_manager.awaiting_snapshot().is_empty());
 }
 
 /// Seed 534: a checkpoint that had been fetched rotted, the older one was the fork's own, and a parent that was as far
@@ -195,23 +201,23 @@ fn a_child_that_lost_its_beginning_goes_on_from_the_split_executed_again() {
 #[test]
 fn mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there() {
     let mut replica_manager = ReplicaManager::default();
-    let birth = || Birth::of_fork(PARENT, &fork(&[1, 2, 3]));
+    let create = || CreateRequest::of_fork(PARENT, &fork(&[1, 2, 3]));
     let replay = |upto| {
         let mut replay = Replay::default();
         replay.apply(false, LogEntry::Trimmed { group: CHILD, upto: Instance(upto) });
         replay.groups.remove(&CHILD).expect("it was told of")
     };
-    let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), birth(), Some(loaded(7)), replay(9));
+    let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), create(), Some(loaded(7)), replay(9));
     assert!(matches!(waits, Ok(None)));
     assert!(replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).is_none());
     assert_eq!(replica_manager.unasked(), [CHILD], "it still waits for a state that reaches its votes");
     // A replica that took the place of the one which the split began.
-    let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(4)), birth(), None, GroupReplay::default());
+    let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(4)), create(), None, GroupReplay::default());
     assert!(matches!(waits, Ok(None)));
     assert!(replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).is_none());
     assert_eq!(replica_manager.unasked(), [CHILD]);
     // Trimmed up to the fork it has all its votes.
-    let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), birth(), None, replay(7));
+    let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), create(), None, replay(7));
     assert!(matches!(waits, Ok(None)));
     assert!(replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).is_some());
 }
@@ -221,15 +227,15 @@ fn mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there() 
 #[test]
 fn a_child_that_is_nowhere_else_waits_for_its_parent() {
     let mut replica_manager = ReplicaManager::default();
-    let birth = Birth::of_fork(PARENT, &fork(&[1]));
-    let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), birth, None, GroupReplay::default());
+    let create = CreateRequest::of_fork(PARENT, &fork(&[1]));
+    let waits = replica_manager.restart(OWN, (CHILD, ReplicaId(1)), create, None, GroupReplay::default());
     assert!(matches!(waits, Ok(None)), "{waits:?}");
     assert!(replica_manager.ask_for_state(OWN, &map(2, vec![]), CHILD).is_none(), "nobody else has it");
     assert!(replica_manager.fork(OWN, PARENT, false, &fork(&[1])).is_some());
 }
 
-/// Seed 1038: a replica of a partition that ended was to join beside the heir, which held its keys by then: it waited
-/// for a split that never came, and the merge's ticket for a quorum.
+/// Seed 1038: a replica of a partition that ended was to join beside the merge target, which held its keys by then: it
+/// waited for a split that never came, and the merge's ticket for a quorum.
 #[test]
 fn a_replica_of_a_partition_that_ends_waits_for_no_fork() {
     let replica_manager = ReplicaManager::default();
@@ -261,7 +267,7 @@ fn mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here() {
     let start = replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it begins");
     replica_manager.runs(&start);
     assert!(!asked(&mut replica_manager, &kept, &named));
-    replica_manager.birth_is_durable(CHILD, start.me);
+    replica_manager.create_is_durable(CHILD, start.me);
     assert!(!asked(&mut replica_manager, &kept, &named));
     replica_manager.saved(CHILD);
     assert!(asked(&mut replica_manager, &kept, &named));
@@ -273,7 +279,7 @@ fn mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here() {
     let start = replica_manager.joined(OWN, &named, (CHILD, ReplicaId(1)), loaded(9)).expect("it is wanted");
     replica_manager.runs(&start);
     assert!(!asked(&mut replica_manager, &kept, &named), "the log does not know of it yet");
-    replica_manager.birth_is_durable(CHILD, start.me);
+    replica_manager.create_is_durable(CHILD, start.me);
     assert!(asked(&mut replica_manager, &kept, &named));
 
     // Or the child is no longer to be here.
@@ -298,18 +304,18 @@ fn mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too() {
         replica_manager.may_install(OWN, map, (PARENT, &held), (&held, MapVersion(4)))
     };
     assert!(asked(&mut replica_manager, &named), "the partition that ends is not here");
-    let Wanted::Begin(start) = replica_manager.wanted(OWN, &Entry { version: FIRST_MAP, ..ended }) else {
+    let PlacementDemand::Begin(start) = replica_manager.wanted(OWN, &Entry { version: FIRST_MAP, ..ended }) else {
         panic!("new")
     };
     replica_manager.runs(&start);
-    replica_manager.birth_is_durable(ENDED, start.me);
+    replica_manager.create_is_durable(ENDED, start.me);
     assert!(!asked(&mut replica_manager, &map(3, vec![])), "nobody knows what ended");
     assert!(!asked(&mut replica_manager, &named));
     assert!(!replica_manager.may_be_forked(&named, CHILD), "it waits for no fork");
     assert!(replica_manager.begin_join(CHILD, ReplicaId(1)));
     let start = replica_manager.joined(OWN, &named, (CHILD, ReplicaId(1)), loaded(9)).expect("it is wanted");
     replica_manager.runs(&start);
-    replica_manager.birth_is_durable(CHILD, start.me);
+    replica_manager.create_is_durable(CHILD, start.me);
     assert!(asked(&mut replica_manager, &named));
 }
 
@@ -321,9 +327,9 @@ fn mv10_a_snapshot_that_waits_for_an_unborn_child_lets_its_parent_join() {
     let mut replica_manager = parent(&[1, 2, 3]);
     let high = |key: &'static str| Some(Bytes::from(key));
     let ended = Entry { high: high("m"), ..entry(PARENT, 3, &[1, 2, 3], Role::Voter) };
-    let heir = Entry { high: high("b"), ..entry(CHILD, 4, &[1, 2, 3], Role::Voter) };
-    let unborn = Entry { low: b"b"[..].into(), ..entry(GRANDCHILD, 4, &[1, 2, 3], Role::Voter) };
-    let named = PartitionMap { ending: vec![ended], ..map(4, vec![heir, unborn]) };
+    let target = Entry { high: high("b"), ..entry(CHILD, 4, &[1, 2, 3], Role::Voter) };
+    let pending_creates = Entry { low: b"b"[..].into(), ..entry(GRANDCHILD, 4, &[1, 2, 3], Role::Voter) };
+    let named = PartitionMap { ending: vec![ended], ..map(4, vec![target, pending_creates]) };
     assert!(replica_manager.may_be_forked(&named, CHILD));
     let (held, kept) = (KeyRange::all(), KeyRange::new(b"", b"m"));
     assert!(!replica_manager.may_install(OWN, &named, (PARENT, &held), (&kept, MapVersion(4))));
@@ -337,14 +343,14 @@ fn mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are() {
         let mut replica_manager = parent(&[1, 2, 3]);
         let start = replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it begins");
         replica_manager.runs(&start);
-        let birth = |replica_manager: &mut ReplicaManager| replica_manager.birth_is_durable(CHILD, start.me);
+        let create = |replica_manager: &mut ReplicaManager| replica_manager.create_is_durable(CHILD, start.me);
         if birth_first {
-            birth(&mut replica_manager);
+            create(&mut replica_manager);
             assert_eq!((replica_manager.unsaved(), replica_manager.is_needed(PARENT)), (vec![CHILD], true));
         }
         replica_manager.saved(CHILD);
         assert_eq!((replica_manager.unsaved(), replica_manager.is_needed(PARENT)), (vec![], !birth_first));
-        birth(&mut replica_manager);
+        create(&mut replica_manager);
         assert!(!replica_manager.is_needed(PARENT));
     }
 }
@@ -357,11 +363,11 @@ fn mv11_a_child_that_was_split_waits_for_the_checkpoint_of_its_own_child() {
     let mut replica_manager = parent(&[1, 2, 3]);
     let start = replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it begins");
     replica_manager.runs(&start);
-    replica_manager.birth_is_durable(CHILD, start.me);
-    let shard = Shard::new(GRANDCHILD, KeyRange { low: b"t"[..].into(), high: None }, MapVersion(2));
-    let start = replica_manager.fork(OWN, CHILD, false, &Fork { shard, ..fork(&[1, 2, 3]) }).expect("it begins");
+    replica_manager.create_is_durable(CHILD, start.me);
+    let partition = Partition::new(GRANDCHILD, KeyRange { low: b"t"[..].into(), high: None }, MapVersion(2));
+    let start = replica_manager.fork(OWN, CHILD, false, &Fork { partition, ..fork(&[1, 2, 3]) }).expect("it begins");
     replica_manager.runs(&start);
-    replica_manager.birth_is_durable(GRANDCHILD, start.me);
+    replica_manager.create_is_durable(GRANDCHILD, start.me);
     assert_eq!(replica_manager.unsaved(), [GRANDCHILD]);
     replica_manager.saved(GRANDCHILD);
     assert_eq!((replica_manager.unsaved(), replica_manager.is_needed(PARENT)), (vec![CHILD], true));
@@ -375,8 +381,8 @@ fn mv11_a_parent_stays_until_a_child_that_waits_is_forked_again() {
     const GRANDCHILD: PartitionId = PartitionId(3);
     let mut replica_manager = parent(&[1]);
     for (child, of) in [(CHILD, PARENT), (GRANDCHILD, CHILD)] {
-        let birth = Birth::of_fork(of, &fork(&[1]));
-        let waits = replica_manager.restart(OWN, (child, ReplicaId(1)), birth, None, GroupReplay::default());
+        let create = CreateRequest::of_fork(of, &fork(&[1]));
+        let waits = replica_manager.restart(OWN, (child, ReplicaId(1)), create, None, GroupReplay::default());
         assert!(matches!(waits, Ok(None)));
     }
     let named = |child: PartitionId| map(5, vec![Entry { partition: child, ..entry(CHILD, 2, &[1], Role::Voter) }]);
@@ -390,7 +396,7 @@ fn mv11_a_parent_stays_until_a_child_that_waits_is_forked_again() {
     assert_eq!(replica_manager.remove(OWN, &map(1, vec![]), PARENT), None);
     let start = replica_manager.fork(OWN, PARENT, true, &fork(&[1])).expect("it goes on");
     replica_manager.runs(&start);
-    replica_manager.birth_is_durable(CHILD, start.me);
+    replica_manager.create_is_durable(CHILD, start.me);
     assert!(replica_manager.unnamed(OWN, &named(CHILD)).is_empty(), "it has no checkpoint");
     replica_manager.saved(CHILD);
     assert_eq!(replica_manager.unnamed(OWN, &named(CHILD)), [PARENT]);
@@ -404,13 +410,13 @@ fn px1_no_flush_of_a_removed_replica_is_its_successors() {
         let mut replica_manager = ReplicaManager::default();
         let replicas = vec![ReplicaInfo { replica: WireReplica(me), node: OWN, role: Role::Voter }];
         let named = Entry { replicas, ..entry(CHILD, 4, &[], Role::Voter) };
-        let loaded = Loaded { configuration: Configuration::of_voters([ReplicaId(me)]), ..loaded(9) };
+        let loaded = LoadedSnapshot { configuration: Configuration::of_voters([ReplicaId(me)]), ..loaded(9) };
         assert!(replica_manager.begin_join(CHILD, ReplicaId(me)));
         let start =
             replica_manager.joined(OWN, &map(4, vec![named]), (CHILD, ReplicaId(me)), loaded).expect("it is wanted");
         let config = Config {
             id: start.me,
-            configuration: start.birth.configuration(),
+            configuration: start.create.configuration(),
             seed: 1,
             incarnation: 1,
             settings: Settings::default(),
@@ -453,7 +459,7 @@ fn planted_bugs_of_the_replica_manager_are_caught() {
         ("joins_beside_its_elder", "a_replica_joins_once_an_older_one_of_its_group_is_gone"),
         ("joins_after_fork", "a_split_that_is_executed_meanwhile_calls_a_join_off"),
         ("awaited_parent_goes", "mv11_a_parent_stays_until_a_child_that_waits_is_forked_again"),
-        ("birth_unflushed", "mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are"),
+        ("create_unflushed", "mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are"),
         ("fork_below_trimmed", "mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there"),
         ("install_before_children", "mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here"),
         ("install_trims_nothing", "a_replica_whose_log_knows_nothing_of_its_snapshot_trims_it_first"),

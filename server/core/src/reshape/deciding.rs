@@ -5,9 +5,9 @@ use crate::machine::directory::DirectoryCommand;
 /// Steps that the directory was asked for and that are not decided yet. Asked for again at each look, they stand in the
 /// queue behind themselves, and where it decides more slowly than its leader looks, what is next is never reached.
 #[derive(Debug, Default)]
-pub struct Deciding(Vec<DirectoryCommand>);
+pub struct PendingDecisions(Vec<DirectoryCommand>);
 
-impl Deciding {
+impl PendingDecisions {
     /// Whether to ask for this step now: it is not on its way.
     pub fn begin(&mut self, command: &DirectoryCommand) -> bool {
         if self.0.contains(command) && !mutant!(steps_queue_up) {
@@ -40,8 +40,8 @@ mod tests {
     /// were asked for, and a move waited for its turn behind hundreds of them.
     #[test]
     fn a_step_that_is_not_decided_yet_is_not_asked_for_again() {
-        let mut deciding = Deciding::default();
-        let begin = |deciding: &mut Deciding, partition| deciding.begin(&gone(partition));
+        let mut deciding = PendingDecisions::default();
+        let begin = |deciding: &mut PendingDecisions, partition| deciding.begin(&gone(partition));
         assert_eq!([1, 1, 2].map(|partition| begin(&mut deciding, partition)), [true, false, true]);
         deciding.end(&gone(1));
         assert_eq!([1, 2].map(|partition| begin(&mut deciding, partition)), [true, false]);

@@ -4,7 +4,7 @@
 //! Pure: it looks at the directory's state and at what the nodes said of themselves, and returns steps. A step repeated
 //! or carried out late does no harm: each names the state that it was meant for. It does not know sockets or clocks.
 
-mod borders;
+mod boundaries;
 mod deciding;
 mod plan;
 #[cfg(test)]
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use coppice_client::map::{PartitionMap, Role};
 use coppice_client::wire::{NodeId, PartitionId, ReplicaId};
 use coppice_ordering::Configuration;
-pub use deciding::Deciding;
+pub use deciding::PendingDecisions;
 pub use plan::{balance, steps};
 pub use verbs::{Verdict, verdict};
 
@@ -31,7 +31,7 @@ pub struct View {
 
 /// What is known of a group through its leader.
 #[derive(Clone, Copy, Debug)]
-pub struct Led<'a> {
+pub struct LeaderReport<'a> {
     /// Who leads it.
     pub leader: NodeId,
     /// What it says.
@@ -55,10 +55,10 @@ impl View {
     }
 
     /// The group, as its leader sees it. Two may believe that they lead: the higher ballot does.
-    pub fn led(&self, group: PartitionId) -> Option<Led<'_>> {
+    pub fn led(&self, group: PartitionId) -> Option<LeaderReport<'_>> {
         let leading = self.nodes.iter().filter_map(|(&node, local)| {
             let replica = local.replicas.get(&group).filter(|replica| replica.leads)?;
-            Some((replica.ballot, Led { leader: node, report: &replica.group }))
+            Some((replica.ballot, LeaderReport { leader: node, report: &replica.group }))
         });
         leading.max_by_key(|(ballot, _)| *ballot).map(|(_, led)| led)
     }
@@ -109,7 +109,7 @@ pub enum Step {
         /// Who replicates from then on.
         configuration: Configuration,
     },
-    /// Have the group's leader hand over.
+    /// Have the group's leader transfer its leadership.
     Transfer {
         /// Who leads it.
         leader: NodeId,

@@ -6,8 +6,8 @@ use coppice_client::map::{Entry, NodeState, ReplicaInfo, Role};
 use coppice_client::wire::{ChangeId, NodeId, PartitionId, ReplicaId};
 use coppice_ordering::Configuration;
 
-use super::{Led, Step, View, core_ids, load, placements};
-use crate::machine::directory::{Absorbed, Change, DirectoryCommand, DirectoryState, Move, Reshape};
+use super::{LeaderReport, Step, View, core_ids, load, placements};
+use crate::machine::directory::{AbsorbedPartition, Change, DirectoryCommand, DirectoryState, Move, Reshape};
 
 /// Moves that the plan begins by itself run at most so many at a time: each sends a whole partition over the network.
 const MOVES_MAX: usize = 2;
@@ -35,7 +35,7 @@ pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTree
     steps.extend(placements(state).filter_map(|(partition, _)| without_stray_learners(state, view, partition)));
     let gone = state.absorbed.iter().filter(|(partition, absorbed)| is_on_disk(state, view, **partition, absorbed));
     steps.extend(gone.map(|(&partition, _)| Step::Decide(DirectoryCommand::Reshape(Reshape::Gone { partition }))));
-    hand_over(state, view, &mut steps);
+    transfer_leaders(state, view, &mut steps);
     begin_moves(state, view, replicas, &mut steps);
     for node in state.map.nodes.iter().filter(|node| node.state == NodeState::Leaving) {
         if placements(state).all(|(_, nodes)| !nodes.contains(&node.id)) {
@@ -47,11 +47,13 @@ pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTree
 
 /// Whether all replicas that took the partition in have it on disk: until then they may have to take it in again, after
 /// a restart, from the partition's replica beside them. Those on other nodes began with a snapshot that has it.
-fn is_on_disk(state: &DirectoryState, view: &View, partition: PartitionId, absorbed: &Absorbed) -> bool {
-    let (Some(ending), Some(heir)) = (state.map.group(partition), state.map.entry(absorbed.heir)) else { return true };
-    let mut beside = heir.replicas.iter().filter(|info| ending.replica_on(info.node).is_some());
+fn is_on_disk(state: &DirectoryState, view: &View, partition: PartitionId, absorbed: &AbsorbedPartition) -> bool {
+    let (Some(ending), Some(target)) = (state.map.group(partition), state.map.entry(absorbed.target)) else {
+        return true;
+    };
+    let mut beside = target.replicas.iter().filter(|info| ending.replica_on(info.node).is_some());
     let saved = |info: &ReplicaInfo| {
-        let replica = view.node(info.node).and_then(|local| local.replicas.get(&absorbed.heir));
+        let replica = view.node(info.node).and_then(|local| local.replicas.get(&absorbed.target));
         replica.is_some_and(|replica| replica.replica == info.replica && replica.saved >= absorbed.version)
     };
     state.change_of(partition).is_none() && beside.all(saved)
@@ -60,7 +62,8 @@ fn is_on_disk(state: &DirectoryState, view: &View, partition: PartitionId, absor
 /// The next step of a move, if there is one to take now (protocol.md 1.5, 8).
 fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move, tried: bool) -> Option<Step> {
     let entry = state.map.entry(change.partition)?;
-    let Led { leader, report } = view.led(change.partition).filter(|led| has_named(state, change.partition, led))?;
+    let LeaderReport { leader, report } =
+        view.led(change.partition).filter(|led| has_named(state, change.partition, led))?;
     let all: BTreeSet<ReplicaId> = entry.replicas.iter().map(|replica| replica.replica).collect();
     let added: BTreeSet<ReplicaId> = change.add.iter().copied().collect();
     let target: BTreeSet<ReplicaId> = all.iter().copied().filter(|id| !change.remove.contains(id)).collect();
@@ -130,7 +133,7 @@ fn next_of_move(state: &DirectoryState, view: &View, id: ChangeId, change: &Move
 
 /// Whether this directory has named all replicas of the group. Else another one leads meanwhile, and this one was
 /// deposed and does not know it: a learner that it took for a stray would be removed for ever.
-fn has_named(state: &DirectoryState, partition: PartitionId, led: &Led<'_>) -> bool {
+fn has_named(state: &DirectoryState, partition: PartitionId, led: &LeaderReport<'_>) -> bool {
     let used = state.replicas_used.get(&partition).copied().unwrap_or(0);
     let mut replicas = led.report.voters.iter().chain(&led.report.learners);
     replicas.all(|replica| replica.0 <= used) || mutant!(moves_of_another_time)
@@ -139,8 +142,8 @@ fn has_named(state: &DirectoryState, partition: PartitionId, led: &Led<'_>) -> b
 /// Removes learners that no move names: a configuration that was to add them came to the group's leader when the move
 /// had been called off. Their leader would send to them for ever.
 fn without_stray_learners(state: &DirectoryState, view: &View, partition: PartitionId) -> Option<Step> {
-    let strays = |led: &Led<'_>| !led.report.learners.is_empty() && has_named(state, partition, led);
-    let Led { leader, report } = view.led(partition).filter(strays)?;
+    let strays = |led: &LeaderReport<'_>| !led.report.learners.is_empty() && has_named(state, partition, led);
+    let LeaderReport { leader, report } = view.led(partition).filter(strays)?;
     let entry = state.map.entry(partition).filter(|_| state.change_of(partition).is_none())?;
     let named: BTreeSet<ReplicaId> = entry.replicas.iter().map(|info| info.replica).collect();
     let voters: BTreeSet<ReplicaId> = report.voters.iter().copied().collect();
@@ -165,7 +168,7 @@ fn goes(state: &DirectoryState, node: NodeId) -> bool {
 }
 
 /// Nodes that are to hold nothing lead nothing, where another voter can.
-fn hand_over(state: &DirectoryState, view: &View, steps: &mut Vec<Step>) {
+fn transfer_leaders(state: &DirectoryState, view: &View, steps: &mut Vec<Step>) {
     let going = |node: NodeId| goes(state, node);
     let leads = leaderships(state, view);
     for entry in state.map.directory.iter().chain(&state.map.partitions) {
@@ -260,7 +263,7 @@ fn leaderships(state: &DirectoryState, view: &View) -> BTreeMap<NodeId, usize> {
     leads
 }
 
-/// One handover that makes the leaderships more even, if any does. The directory's stays where it is: queries across
+/// One transfer that makes the leaderships more even, if any does. The directory's stays where it is: queries across
 /// partitions would wait for its next leader.
 pub fn balance(state: &DirectoryState, view: &View) -> Option<Step> {
     let leads = leaderships(state, view);

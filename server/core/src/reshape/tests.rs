@@ -443,7 +443,7 @@ fn a_node_that_drains_or_leaves_is_given_nothing() {
 }
 
 /// Seed 431: the coordinator sent the ticket of a merge to who had led the sealed partition once, and every ticket of
-/// its heir waited behind that one: queries were aborted for ever.
+/// its merge target waited behind that one: queries were aborted for ever.
 #[test]
 fn who_leads_a_partition_that_ends_is_told_too() {
     let leads = |group: u32| {

@@ -8,7 +8,7 @@ use coppice_client::wire::{ChangeId, NodeId, PartitionId, ReshapeRequest, Reshap
 
 use super::plan::keeps_quorum;
 use super::{View, placements};
-use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Ended, Move, Reshape};
+use crate::machine::directory::{Change, ChangeOutcome, DirectoryCommand, DirectoryState, Move, Reshape};
 
 /// What a request comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -304,7 +304,7 @@ impl Judge<'_> {
         }
         match self.state.ended(change) {
             // Of one that has ended, only its end is remembered: it must be that of such a move.
-            Some(Ended::Done) => {
+            Some(ChangeOutcome::Done) => {
                 let now = self.nodes_of(partition);
                 let gone =
                     if from.is_empty() { now.len() == to.len() } else { from.iter().all(|id| !now.contains(id)) };
@@ -313,8 +313,8 @@ impl Judge<'_> {
                 }
                 return self.progress(true, 0, format!("{partition} is on {}", self.place(partition)));
             }
-            Some(Ended::Made(_)) => return another(change),
-            Some(Ended::Cancelled) => return refused(format!("the move of {partition} was called off")),
+            Some(ChangeOutcome::Made(_)) => return another(change),
+            Some(ChangeOutcome::Cancelled) => return refused(format!("the move of {partition} was called off")),
             None => {}
         }
         let Some(entry) = self.state.map.entry(partition) else {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_client::wire::SessionId;
 
-use super::undo::Taken;
+use super::undo::SessionChange;
 use super::{SessionLimits, SessionUndo, Sessions, row_digest};
 
 /// A session that keeps fewer bytes is not ordered by size, and clients are in steps of so many: most packs then change
@@ -118,6 +118,13 @@ impl Sessions {
         self.digest = self.digest.wrapping_add(row_digest(session, row));
         self.sizes.change((session, row.client), bytes, row.bytes);
         let dropped_after = row.dropped;
-        undo.push(SessionUndo(Taken::Forgotten { session, forgotten_upto, bytes, dropped, dropped_after, digest }));
+        undo.push(SessionUndo(SessionChange::Forgotten {
+            session,
+            forgotten_upto,
+            bytes,
+            dropped,
+            dropped_after,
+            digest,
+        }));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::vec_deque;
 use coppice_client::wire::SessionId;
 use coppice_client::wire::reply::result_bytes;
 
-use super::{Answers, Known, Row, Sessions};
+use super::{Answers, CommandLookup, Row, Sessions};
 
 /// Steps of a search that count as one unit of work.
 const STEPS_PER_WORK: u64 = 16;
@@ -43,12 +43,12 @@ impl<'s> Cursor<'s> {
         Some(())
     }
 
-    fn known(&self) -> Option<Known<'s>> {
+    fn known(&self) -> Option<CommandLookup<'s>> {
         let Answers { partition, instance, indexes, results, .. } = self.answers;
         let rest = results.get(self.start..)?;
         let result = rest.get(..result_bytes(rest).ok()?)?;
         let index = indexes.get(self.at)? as u32;
-        Some(Known::Answered { partition: *partition, instance: *instance, index, result })
+        Some(CommandLookup::Answered { partition: *partition, instance: *instance, index, result })
     }
 }
 
@@ -60,20 +60,20 @@ impl Sessions {
 }
 
 impl<'s> Repeats<'s> {
-    /// What the table knows of `number`. The session must be open; an absent one answers [`Known::Forgotten`].
-    pub fn find(&mut self, number: u64) -> Known<'s> {
-        let Some(row) = self.row else { return Known::Forgotten };
+    /// What the table knows of `number`. The session must be open; an absent one answers [`CommandLookup::Forgotten`].
+    pub fn find(&mut self, number: u64) -> CommandLookup<'s> {
+        let Some(row) = self.row else { return CommandLookup::Forgotten };
         self.steps += 1;
         if number < row.lowest_unacknowledged && !mutant!(acked_executes) {
-            return Known::Acknowledged;
+            return CommandLookup::Acknowledged;
         }
         if number > row.highest {
-            return Known::New;
+            return CommandLookup::New;
         }
         match self.seek(row, number) {
             Some(known) => known,
-            None if number <= row.forgotten_upto || mutant!(highest_only) => Known::Forgotten,
-            None => Known::New,
+            None if number <= row.forgotten_upto || mutant!(highest_only) => CommandLookup::Forgotten,
+            None => CommandLookup::New,
         }
     }
 
@@ -82,7 +82,7 @@ impl<'s> Repeats<'s> {
         self.steps / STEPS_PER_WORK
     }
 
-    fn seek(&mut self, row: &'s Row, number: u64) -> Option<Known<'s>> {
+    fn seek(&mut self, row: &'s Row, number: u64) -> Option<CommandLookup<'s>> {
         let here = self.cursor.as_ref().and_then(|cursor| cursor.answers.numbers.index_of(number));
         if let (Some(at), Some(cursor)) = (here, &mut self.cursor)
             && at >= cursor.at

@@ -169,9 +169,9 @@ fn sessions_that_are_open_already_keep_no_more_than_the_table_may() {
         assert!(sessions.bytes() <= LIMITS.table_bytes_max, "{} bytes are kept", sessions.bytes());
     }
     assert_eq!(sessions.len(), 50, "answers go, not sessions");
-    assert!(matches!(sessions.find(opened[0], 1), Known::Answered { .. }));
-    assert!(matches!(sessions.find(opened[49], 1), Known::Answered { .. }), "there is room for it");
-    assert_eq!(sessions.find(opened[1], 1), Known::Forgotten);
+    assert!(matches!(sessions.find(opened[0], 1), CommandLookup::Answered { .. }));
+    assert!(matches!(sessions.find(opened[49], 1), CommandLookup::Answered { .. }), "there is room for it");
+    assert_eq!(sessions.find(opened[1], 1), CommandLookup::Forgotten);
     assert_eq!(Sessions::import(sessions.export()).digest(), sessions.digest(), "a snapshot counts alike");
     for record in records[first..].iter().rev() {
         sessions.undo(record);
@@ -223,12 +223,14 @@ fn a_repeated_pack_is_answered_in_one_walk() {
     }
     let mut repeats = sessions.repeats(id);
     for number in 1..=3 * COUNT {
-        let Known::Answered { instance, index, .. } = repeats.find(number) else { panic!("{number} is not known") };
+        let CommandLookup::Answered { instance, index, .. } = repeats.find(number) else {
+            panic!("{number} is not known")
+        };
         assert_eq!((instance, u64::from(index)), (2 + (number - 1) / COUNT, (number - 1) % COUNT));
     }
     assert!(repeats.work() < COUNT, "{} units of work", repeats.work());
-    assert!(matches!(repeats.find(5), Known::Answered { instance: 2, index: 4, .. }), "backwards too");
-    assert_eq!(repeats.find(3 * COUNT + 1), Known::New);
+    assert!(matches!(repeats.find(5), CommandLookup::Answered { instance: 2, index: 4, .. }), "backwards too");
+    assert_eq!(repeats.find(3 * COUNT + 1), CommandLookup::New);
 }
 
 /// A user opened 47,000 sessions that each kept one answer of 1.5 KiB, and others lost every answer of more than 4 KiB.
@@ -250,9 +252,9 @@ fn a_client_of_many_small_sessions_loses_its_own_answers() {
     for at in 3_000..3_090 {
         keeps(&mut sessions, 3, at, 1_500);
     }
-    assert!(matches!(sessions.find(session(1_000), 1), Known::Answered { .. }), "it keeps less than the other");
-    assert!(matches!(sessions.find(session(2_000), 1), Known::Answered { .. }), "it keeps little");
-    assert!(matches!(sessions.find(session(3_089), 1), Known::Answered { .. }), "the newest");
+    assert!(matches!(sessions.find(session(1_000), 1), CommandLookup::Answered { .. }), "it keeps less than the other");
+    assert!(matches!(sessions.find(session(2_000), 1), CommandLookup::Answered { .. }), "it keeps little");
+    assert!(matches!(sessions.find(session(3_089), 1), CommandLookup::Answered { .. }), "the newest");
     assert!(!sessions.contains(session(3_000)), "of its own the oldest goes");
     assert_eq!(Sessions::import(sessions.export()), sessions, "a snapshot counts alike");
     for record in records.iter().rev() {

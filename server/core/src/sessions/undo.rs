@@ -6,23 +6,23 @@ use super::Row;
 
 /// Takes back what one entry did to the table; apply in reverse order (protocol.md 2.3).
 #[derive(Clone, Debug)]
-pub struct SessionUndo(pub(super) Taken);
+pub struct SessionUndo(pub(super) SessionChange);
 
 impl SessionUndo {
     /// Memory that it keeps.
     pub fn bytes(&self) -> u64 {
         let inside = size_of::<SessionUndo>();
         let beside = match &self.0 {
-            Taken::Ended { row, .. } => size_of::<Row>() + row.bytes,
-            Taken::Shared { sessions, .. } => sessions.len() * size_of::<SessionId>(),
-            Taken::Opened { .. } | Taken::Used { .. } | Taken::Forgotten { .. } => 0,
+            SessionChange::Ended { row, .. } => size_of::<Row>() + row.bytes,
+            SessionChange::Shared { sessions, .. } => sessions.len() * size_of::<SessionId>(),
+            SessionChange::Opened { .. } | SessionChange::Used { .. } | SessionChange::Forgotten { .. } => 0,
         };
         (inside + beside) as u64
     }
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Taken {
+pub(super) enum SessionChange {
     /// The session was opened.
     Opened { session: SessionId, digest: u64 },
     /// The session was ended by log order.
@@ -49,7 +49,7 @@ pub(super) enum Taken {
 
 /// The newest record, which is of a pack of `session`, has dropped answers up to here.
 pub(super) fn note_dropped(undo: &mut [SessionUndo], session: SessionId, upto: u64) {
-    if let Some(SessionUndo(Taken::Used { session: of, dropped_after, .. })) = undo.last_mut()
+    if let Some(SessionUndo(SessionChange::Used { session: of, dropped_after, .. })) = undo.last_mut()
         && *of == session
     {
         *dropped_after = upto;

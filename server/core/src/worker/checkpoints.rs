@@ -7,7 +7,7 @@ use coppice_ordering::Instance;
 use super::{Effect, Report, Worker, Writing};
 use crate::checkpoint_due::{self, Due, due};
 use crate::replica::Input;
-use crate::snapshot::{self, Loaded};
+use crate::snapshot::{self, LoadedSnapshot};
 
 /// Of the node's log and disk, as its driver knows it.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +20,7 @@ pub struct Storage {
 
 /// What came of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum CheckpointOutcome {
     /// It is durable.
     Done {
         /// Its bytes.
@@ -61,24 +61,24 @@ impl Worker {
         // The log since the last checkpoint lies between two, once this one is there.
         let logged = std::mem::take(&mut group.checkpoints.logged_bytes);
         group.checkpoints.older_bytes += logged;
-        let taken = snapshot::take(self.known.cluster, &group.replica);
-        let (instance, borders) = (taken.head.instance, taken.head.map_version);
+        let taken = snapshot::take(self.cluster.cluster, &group.replica);
+        let (instance, boundaries) = (taken.head.instance, taken.head.map_version);
         self.checkpoints += 1;
         let number = self.checkpoints;
-        group.checkpoints.writing = Some(Writing { number, instance, borders, logged });
+        group.checkpoints.writing = Some(Writing { number, instance, boundaries, logged });
         self.effects.push(Effect::Checkpoint { group: id, number, taken: Box::new(taken), due });
     }
 
     /// A checkpoint was written, or not: only then may batches be forgotten (hazards.md ST4). One that an earlier
     /// replica of the group began says nothing of this one's.
-    pub(super) fn on_checkpointed(&mut self, id: PartitionId, number: u64, written: Written) {
+    pub(super) fn on_checkpointed(&mut self, id: PartitionId, number: u64, written: CheckpointOutcome) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let is_its = |writing: &mut Writing| writing.number == number;
         let Some(writing) = group.checkpoints.writing.take_if(is_its) else { return };
-        let Writing { instance, borders, logged, .. } = writing;
+        let Writing { instance, boundaries, logged, .. } = writing;
         let checkpoints = &mut group.checkpoints;
         match written {
-            Written::Done { bytes, trim_upto } => {
+            CheckpointOutcome::Done { bytes, trim_upto } => {
                 (checkpoints.bytes, checkpoints.alone) = (bytes, trim_upto == Some(instance));
                 group.replica.paxos_mut().set_snapshot_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
                 if let Some(upto) = trim_upto {
@@ -87,17 +87,17 @@ impl Worker {
                     failpoint!("checkpoint.counts");
                 }
             }
-            Written::Present => {}
-            Written::Failed => {
+            CheckpointOutcome::Present => {}
+            CheckpointOutcome::Failed => {
                 if mutant!(writes_for_ever) {
                     checkpoints.writing = Some(writing);
                 }
-                return self.begin_settling(id);
+                return self.begin_reclamation(id);
             }
         }
         checkpoints.at = Some(instance);
-        group.borders.saved(borders);
-        self.begin_settling(id);
+        group.boundaries.saved(boundaries);
+        self.begin_reclamation(id);
         self.step_group(id, Input::Checkpointed(instance));
         self.effects.push(Effect::Controller(Report::Saved(id)));
     }
@@ -110,13 +110,13 @@ impl Worker {
     }
 
     /// A peer's snapshot takes the place of what a replica here holds; none: none came, and the core asks again.
-    pub(super) fn on_snapshot(&mut self, id: PartitionId, loaded: Option<Box<Loaded>>) {
+    pub(super) fn on_snapshot(&mut self, id: PartitionId, loaded: Option<Box<LoadedSnapshot>>) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         group.installing = loaded.is_none() && mutant!(installs_for_ever);
         let Some(loaded) = loaded else { return };
-        let Loaded { machine, instance, configuration, configured_at, promised } = *loaded;
-        if let Some(data) = machine.shard() {
-            group.borders.saved(data.map_version());
+        let LoadedSnapshot { machine, instance, configuration, configured_at, promised } = *loaded;
+        if let Some(data) = machine.partition() {
+            group.boundaries.saved(data.map_version());
         }
         // Below it the log has gaps, and votes that were overwritten: an older checkpoint is no way back. What says
         // more of the log than this stands behind it there.
@@ -127,7 +127,7 @@ impl Worker {
         let machine = Box::new(machine);
         self.step_group(id, Input::Installed { machine, instance, configuration, configured_at, promised });
         failpoint!("snapshot.installed");
-        self.hand_on(id);
+        self.send_if_sealed(id);
     }
 }
 
@@ -138,9 +138,9 @@ mod tests {
     use coppice_ordering::{Config, Configuration, RecoveredGroup, ReplicaId, Settings, Time};
 
     use super::*;
-    use crate::executor::Executing;
+    use crate::executor::ExecutorSettings;
     use crate::machine::Machine;
-    use crate::machine::shard::Shard;
+    use crate::machine::partition::Partition;
     use crate::replica::Replica;
     use crate::worker::{Group, Input as Told};
 
@@ -161,9 +161,9 @@ mod tests {
             };
             let entry = Entry { partition: GROUP, ..Entry::default() };
             let range = coppice_btree::KeyRange { low: (&entry.low[..]).into(), high: None };
-            let machine = Machine::Shard(Box::new(Shard::new(GROUP, range, entry.version)));
+            let machine = Machine::Partition(Box::new(Partition::new(GROUP, range, entry.version)));
             let (recovered, mut effects) = (RecoveredGroup::new(), Vec::new());
-            let executing = Executing::speculating(true);
+            let executing = ExecutorSettings::speculating(true);
             let (start, now) = (Instance::ZERO, Time(1));
             let replica = Replica::recover(GROUP, config, recovered, machine, start, executing, now, &mut effects);
             let nodes = [1, 2, 3].map(|id| (ReplicaId(id), NodeId(id))).into();
@@ -193,7 +193,7 @@ mod tests {
             self.0.groups.get_mut(&GROUP).expect("it is hosted")
         }
 
-        fn written(&mut self, number: u64, written: Written) {
+        fn written(&mut self, number: u64, written: CheckpointOutcome) {
             self.tell(Told::Checkpointed { group: GROUP, number, written });
         }
     }
@@ -202,11 +202,11 @@ mod tests {
     fn a_checkpoint_that_failed_is_written_anew_and_another_replicas_counts_for_nothing() {
         let mut node = Node::new();
         assert_eq!([node.logs(100), node.logs(1), node.logs(200)], [vec![], vec![1], vec![]]);
-        node.written(9, Written::Done { bytes: 7, trim_upto: None });
+        node.written(9, CheckpointOutcome::Done { bytes: 7, trim_upto: None });
         assert!(node.logs(1).is_empty() && node.group().checkpoints.at.is_none(), "it is at the first one yet");
-        node.written(1, Written::Failed);
+        node.written(1, CheckpointOutcome::Failed);
         assert_eq!(node.logs(1), [2]);
-        node.written(2, Written::Done { bytes: 7, trim_upto: None });
+        node.written(2, CheckpointOutcome::Done { bytes: 7, trim_upto: None });
         assert_eq!((node.group().checkpoints.at, node.group().checkpoints.bytes), (Some(Instance::ZERO), 7));
     }
 

@@ -8,13 +8,13 @@ use bytes::BytesMut;
 use coppice_client::map::{Entry, PartitionMap, Role};
 use coppice_client::wire::{self, ClientId, NodeId, PartitionId, QueryPlan, QueryRequest, SubRange};
 use coppice_ordering::multicast::{
-    Change, Coordinator, CoordinatorSettings, Effect as Wanted, Input, Query, Refusal as NotTaken,
+    Change, Coordinator, CoordinatorSettings, Effect as CoordinatorEffect, Input, Query, Refusal as NotTaken,
 };
 use coppice_ordering::{Ballot, ChangeId, MapVersion, QueryId, ReplicaId, Ticket, Time};
 
 use super::{Effect, Message, Note, QueryResult, Report, Worker};
-use crate::machine::directory::{DirectoryState, borders};
-use crate::multicast::{Letter, Share, Word};
+use crate::machine::directory::{DirectoryState, boundaries};
+use crate::multicast::{MulticastBody, MulticastMessage, PartitionQuery};
 use crate::request::{Origin, Refusal, Reply};
 use crate::settings::ClusterSettings;
 use crate::{ids, replica};
@@ -32,12 +32,12 @@ pub struct CoordinatorHost {
     coordinator: Coordinator,
     /// Its settings, but for the cluster's.
     settings: CoordinatorSettings,
-    effects: Vec<Wanted>,
+    effects: Vec<CoordinatorEffect>,
     /// The decided map.
     map: Arc<PartitionMap>,
     pending: BTreeMap<QueryId, Pending>,
-    /// Where the next shares are written.
-    shares: BytesMut,
+    /// Where the next partition queries are written.
+    partition_queries: BytesMut,
     next: QueryId,
     /// Counts responders that were chosen in turn.
     chosen: usize,
@@ -61,7 +61,7 @@ impl CoordinatorHost {
             effects: Vec::new(),
             map: Arc::default(),
             pending: BTreeMap::new(),
-            shares: BytesMut::new(),
+            partition_queries: BytesMut::new(),
             next: QueryId(0),
             chosen: 0,
             released: BTreeSet::new(),
@@ -130,36 +130,36 @@ impl Worker {
         let silent = self.silent_nodes();
         let map = Arc::clone(&self.coordinator.map);
         let covered = map.cover(&request.low, request.high.as_deref());
-        let (mut shares, mut parts) = (BTreeMap::new(), Vec::with_capacity(covered.len()));
+        let (mut partition_queries, mut parts) = (BTreeMap::new(), Vec::with_capacity(covered.len()));
         for entry in covered {
             let responder = self.choose_responder(entry, &request, &silent);
-            let (share, part) = Share::cut(entry, client, &request, responder);
-            let share = share.encode_in(&mut self.coordinator.shares);
-            shares.insert(ids::core_partition(entry.partition), share);
+            let (partition_query, part) = PartitionQuery::plan(entry, client, &request, responder);
+            let partition_query = partition_query.encode_in(&mut self.coordinator.partition_queries);
+            partition_queries.insert(ids::core_partition(entry.partition), partition_query);
             parts.push(part);
         }
         let version = MapVersion(map.version.0);
         self.coordinator.pending.insert(id, Pending { origin, since: self.now, version, parts });
-        self.coordinate(Input::Query(Query { id, map: version, parts: shares }));
+        self.coordinate(Input::Query(Query { id, map: version, parts: partition_queries }));
     }
 
     /// The replica that answers: the leader, which knows first what is decided; or, if the client wants it so or the
     /// leader cannot be reached, the voters in turn, those that can be reached before the others.
     fn choose_responder(&mut self, entry: &Entry, request: &QueryRequest, silent: &[NodeId]) -> (ReplicaId, NodeId) {
         let up = |node: NodeId| {
-            let reached = self.known.answering.contains(&node) && !silent.contains(&node);
-            Some(node) == self.known.node || reached || mutant!(silent_responder)
+            let reached = self.cluster.answering.contains(&node) && !silent.contains(&node);
+            Some(node) == self.cluster.node || reached || mutant!(silent_responder)
         };
         let wanted = |node: &NodeId| (request.from_leaders || !request.spread) && up(*node);
-        let leader = self.known.leaders.get(&entry.partition).copied();
+        let leader = self.cluster.leaders.get(&entry.partition).copied();
         let voters = || entry.replicas.iter().filter(|info| info.role == Role::Voter);
         if let Some(info) = voters().find(|info| Some(info.node) == leader.filter(wanted)) {
             return (ids::replica(info.replica), info.node);
         }
         let chosen = self.coordinator.chosen;
         // Whose leader is not known here, the replica of this node most likely does not hear it: others may.
-        let others = voters().any(|info| Some(info.node) != self.known.node && up(info.node));
-        let hears = |node: NodeId| up(node) && !(leader.is_none() && others && Some(node) == self.known.node);
+        let others = voters().any(|info| Some(info.node) != self.cluster.node && up(info.node));
+        let hears = |node: NodeId| up(node) && !(leader.is_none() && others && Some(node) == self.cluster.node);
         let reachable = || voters().filter(|info| hears(info.node));
         let info = match (reachable().count(), voters().count()) {
             (0, voting) => voters().nth(chosen % voting.max(1)),
@@ -192,35 +192,38 @@ impl Worker {
         }
         for effect in effects.drain(..) {
             match effect {
-                Wanted::Place { partition, place } => {
-                    self.post(Letter::new(ids::partition(partition), Word::Place(place)));
+                CoordinatorEffect::Place { partition, place } => {
+                    self.send_multicast(MulticastMessage::new(ids::partition(partition), MulticastBody::Place(place)));
                 }
-                Wanted::Released { partition, watermark } => {
-                    self.post(Letter::new(ids::partition(partition), Word::Released(watermark)));
+                CoordinatorEffect::Released { partition, watermark } => {
+                    self.send_multicast(MulticastMessage::new(
+                        ids::partition(partition),
+                        MulticastBody::Released(watermark),
+                    ));
                 }
-                Wanted::Confirm(token) => {
+                CoordinatorEffect::Confirm(token) => {
                     self.turn.touched.push(PartitionId::DIRECTORY);
                     self.step_group(PartitionId::DIRECTORY, replica::Input::Confirm(token));
                 }
-                Wanted::Cut { query, ticket } => self.on_cut(query, ticket),
-                Wanted::Complete { query, ticket } => {
+                CoordinatorEffect::Cut { query, ticket } => self.on_plan(query, ticket),
+                CoordinatorEffect::Complete { query, ticket } => {
                     self.end_query(query, Reply::Completed { ticket: ids::ticket(ticket) });
                 }
-                Wanted::Aborted { query, why } => self.end_query(query, Reply::aborted(why)),
-                Wanted::Refused { query, why } => self.on_not_taken(query, why),
-                Wanted::Changed { id, .. } => self.on_released_change(id),
+                CoordinatorEffect::Aborted { query, why } => self.end_query(query, Reply::aborted(why)),
+                CoordinatorEffect::Refused { query, why } => self.on_not_taken(query, why),
+                CoordinatorEffect::Changed { id, .. } => self.on_released_change(id),
             }
         }
         self.coordinator.effects = effects;
     }
 
-    fn on_cut(&mut self, query: QueryId, ticket: Ticket) {
+    fn on_plan(&mut self, query: QueryId, ticket: Ticket) {
         let Some(pending) = self.coordinator.pending.get_mut(&query) else { return };
         let parts = std::mem::take(&mut pending.parts);
         let version = wire::MapVersion(pending.version.0);
         let cut = QueryPlan { ticket: ids::ticket(ticket), version, parts };
         let origin = pending.origin;
-        self.reply(PartitionId::DIRECTORY, origin, Reply::Cut(Box::new(cut)));
+        self.reply(PartitionId::DIRECTORY, origin, Reply::QueryPlan(Box::new(cut)));
     }
 
     fn on_not_taken(&mut self, query: QueryId, why: NotTaken) {
@@ -248,7 +251,7 @@ impl Worker {
     /// The directory's replica here leads: its node coordinates.
     pub(super) fn begin_coordinating(&mut self, ballot: Ballot) {
         self.read_decided_map();
-        let partitions = borders::partitions(&self.coordinator.map);
+        let partitions = boundaries::partitions(&self.coordinator.map);
         let map = MapVersion(self.coordinator.map.version.0);
         let changes = self.decided_changes();
         self.coordinate(Input::Lead { ballot, map, partitions, changes });
@@ -267,7 +270,7 @@ impl Worker {
             return;
         }
         if mutant!(map_before_changes) {
-            let partitions = borders::partitions(&self.coordinator.map);
+            let partitions = boundaries::partitions(&self.coordinator.map);
             let version = MapVersion(self.coordinator.map.version.0);
             return self.coordinate(Input::Map { version, partitions });
         }
@@ -275,7 +278,7 @@ impl Worker {
         for change in self.decided_changes() {
             self.coordinate(Input::Change(change));
         }
-        let partitions = borders::partitions(&self.coordinator.map);
+        let partitions = boundaries::partitions(&self.coordinator.map);
         let version = MapVersion(self.coordinator.map.version.0);
         self.coordinate(Input::Map { version, partitions });
     }
@@ -283,8 +286,8 @@ impl Worker {
     /// Changes of boundaries that are decided and not known to be released, oldest first.
     fn decided_changes(&mut self) -> Vec<Change> {
         let Some(state) = self.decided_directory() else { return Vec::new() };
-        self.coordinator.released.retain(|version| state.border(*version).is_some());
-        borders::changes(&state, &self.coordinator.released)
+        self.coordinator.released.retain(|version| state.boundary(*version).is_some());
+        boundaries::changes(&state, &self.coordinator.released)
     }
 
     /// A change of boundaries is placed in all its partitions and released: the directory is to know.

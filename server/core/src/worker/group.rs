@@ -7,11 +7,11 @@ use coppice_client::wire::{MapVersion, NodeId};
 use coppice_ordering::{Instance, ReplicaId, Ticket, Time};
 
 use super::lag::Lag;
-use super::settling::Settling;
+use super::reclamation::Reclamation;
 use crate::checkpoint_due::Needs;
 use crate::ids;
 use crate::replica::Replica;
-use crate::snapshot::SavedBorders;
+use crate::snapshot::SavedBoundaries;
 use crate::status::{GroupReport, LocalReplica};
 use crate::wire::peer::Envelope;
 
@@ -25,14 +25,14 @@ pub struct Group {
     pub nodes: BTreeMap<ReplicaId, NodeId>,
     /// A snapshot is being fetched.
     pub installing: bool,
-    /// The borders that are on the disk.
-    pub borders: SavedBorders,
+    /// The boundaries that are on the disk.
+    pub boundaries: SavedBoundaries,
     /// Its checkpoints.
     pub checkpoints: Checkpoints,
     /// How far behind the other replicas are, where this one leads.
     pub lags: BTreeMap<NodeId, Lag>,
     /// Its tree lets go of what a checkpoint shared with it.
-    pub(super) settling: Option<Settling>,
+    pub(super) reclamation: Option<Reclamation>,
 }
 
 /// What is remembered of a replica's checkpoints.
@@ -77,8 +77,8 @@ pub struct Writing {
     pub number: u64,
     /// The state after this instance.
     pub instance: Instance,
-    /// The map version of its borders.
-    pub borders: MapVersion,
+    /// The map version of its boundaries.
+    pub boundaries: MapVersion,
     /// Bytes logged between the one before it and this one.
     pub logged: u64,
 }
@@ -126,7 +126,7 @@ pub struct GroupStatus {
     pub lags: BTreeMap<NodeId, (u64, u64)>,
     /// Its group's membership.
     pub report: GroupReport,
-    /// The map version of its borders on its disk.
+    /// The map version of its boundaries on its disk.
     pub saved: MapVersion,
 }
 
@@ -140,13 +140,13 @@ impl Group {
     pub fn new(replica: Replica, nodes: BTreeMap<ReplicaId, NodeId>) -> Group {
         Group {
             me: replica.paxos().id(),
-            borders: SavedBorders::new(replica.executor().machine()),
+            boundaries: SavedBoundaries::new(replica.executor().machine()),
             replica,
             nodes,
             installing: false,
             checkpoints: Checkpoints::default(),
             lags: BTreeMap::new(),
-            settling: None,
+            reclamation: None,
         }
     }
 
@@ -205,13 +205,13 @@ impl Group {
             last_ticket: self.replica.last_ticket(),
             released: self.replica.released(),
             window: (paxos.in_flight().0 as u64, u64::from(paxos.settings().window)),
-            sessions: executor.machine().shard().map_or(0, |shard| shard.sessions().len() as u64),
+            sessions: executor.machine().partition().map_or(0, |partition| partition.sessions().len() as u64),
             instances_decided: counters.instances_decided,
             commands_decided: counters.commands_decided,
             digests: executor.digests().chain([executor.digest_now()]).collect(),
             lags: lags.collect(),
             report: GroupReport::of(paxos),
-            saved: self.borders.version(),
+            saved: self.boundaries.version(),
         }
     }
 
@@ -222,7 +222,7 @@ impl Group {
             checkpoint: self.checkpoints.bytes,
             data: self.size().1,
             pins,
-            owes: self.borders.is_owed(),
+            owes: self.boundaries.is_owed(),
             advanced: self.checkpoints.at != Some(self.replica.executor().decided()),
             alone: self.checkpoints.alone,
         }
@@ -230,8 +230,8 @@ impl Group {
 
     /// Keys, and bytes of keys and values, at the tip.
     pub fn size(&self) -> (u64, u64) {
-        match self.replica.executor().machine().shard() {
-            Some(shard) => (shard.tree().len(), shard.tree().bytes()),
+        match self.replica.executor().machine().partition() {
+            Some(partition) => (partition.tree().len(), partition.tree().bytes()),
             None => (0, 0),
         }
     }

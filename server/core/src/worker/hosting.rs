@@ -7,8 +7,8 @@ use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Instance, ReplicaId, Settings, Time};
 
 use super::{Effect, Group, Message, Report, Worker};
-use crate::failure_detector::Heard;
-use crate::multicast::letter::leader_learned;
+use crate::failure_detector::LastHeard;
+use crate::multicast::message::leader_learned;
 use crate::replica;
 
 impl Worker {
@@ -18,7 +18,7 @@ impl Worker {
     }
 
     /// Tells groups of lost nodes, once for all of them: some rest (protocol.md 1.3).
-    pub(super) fn on_heard(&mut self, fresh: Vec<NodeId>, heard: Vec<(NodeId, Heard)>) {
+    pub(super) fn on_heard(&mut self, fresh: Vec<NodeId>, heard: Vec<(NodeId, LastHeard)>) {
         let (now, Some(settings)) = (self.now, self.settings().cloned()) else { return };
         // Behind a new connection the others doubt this node until they hear it.
         let mut lost: Vec<(NodeId, Time)> = fresh.into_iter().map(|node| (node, now)).collect();
@@ -32,13 +32,13 @@ impl Worker {
 
     pub(super) fn host(&mut self, mut group: Group, mut effects: Vec<replica::Effect>) {
         let id = group.replica.group();
-        group.learn_places(&self.known.map);
+        group.learn_places(&self.cluster.map);
         self.groups.insert(id, group);
         self.turn.stepped.push(id);
         self.carry_out(id, &mut effects);
         // What the checkpoint holds was decided before: no effect tells of it.
         self.tell_directory(id);
-        self.hand_on(id);
+        self.send_if_sealed(id);
     }
 
     pub(super) fn drop_group(&mut self, id: PartitionId) {
@@ -64,9 +64,9 @@ impl Worker {
 
     pub(super) fn on_map(&mut self, map: Arc<PartitionMap>) {
         self.groups.values_mut().for_each(|group| group.learn_places(&map));
-        self.known.map = map;
+        self.cluster.map = map;
         let is_new =
-            |group: &Group, id| leader_learned(group.leader_node(), self.known.leaders.get(id).copied()).is_some();
+            |group: &Group, id| leader_learned(group.leader_node(), self.cluster.leaders.get(id).copied()).is_some();
         let learned = self.groups.iter().filter(|(id, group)| is_new(group, *id)).map(|(&id, _)| id);
         let learned: Vec<PartitionId> = learned.collect();
         learned.into_iter().for_each(|id| self.on_role(id));
@@ -89,8 +89,8 @@ impl Worker {
     /// Who leads `group` is known, or not known any more.
     pub(super) fn on_leader(&mut self, group: PartitionId, leader: Option<NodeId>) {
         match leader {
-            Some(leader) => _ = self.known.leaders.insert(group, leader),
-            None => _ = self.known.leaders.remove(&group),
+            Some(leader) => _ = self.cluster.leaders.insert(group, leader),
+            None => _ = self.cluster.leaders.remove(&group),
         }
         self.resend(group);
     }

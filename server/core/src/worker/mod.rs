@@ -10,35 +10,35 @@
 
 mod checkpoints;
 mod coordinator;
+mod disk_admission;
 mod group;
 mod hosting;
 mod lag;
-mod letters;
 mod moved;
+mod multicast;
 mod parts;
-mod room;
-mod settling;
+mod reclamation;
 mod step;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use checkpoints::{Storage, Written};
+pub use checkpoints::{CheckpointOutcome, Storage};
 pub use coordinator::CoordinatorHost;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClusterId, NodeId, PartitionId};
 use coppice_ordering::Time;
+pub use disk_admission::Resources;
 pub use group::{Checkpoints, Group, GroupStatus, Splits, Writing};
 pub use lag::Lag;
-use parts::Parked;
-pub use room::Room;
+use parts::ParkedParts;
 pub use step::{Effect, Input, Message, Note, QueryResult, Report};
 
 use crate::checkpoint_due::Due;
 use crate::failure_detector::FailureDetector;
 use crate::gather::{Act, Gathers};
-use crate::multicast::{Letter, Word};
+use crate::multicast::{MulticastBody, MulticastMessage};
 use crate::replica;
 use crate::request::{Origin, Refusal, Reply, Request};
 
@@ -53,25 +53,25 @@ pub struct Counters {
     /// Steps that were not for a batch of a group that it leads, and reads.
     pub other_steps: u64,
     /// Multicast messages that it sent, also to itself.
-    pub letters: u64,
+    pub multicast_messages: u64,
 }
 
 /// See the module.
 pub struct Worker {
     index: usize,
     workers: usize,
-    known: Known,
+    cluster: ClusterView,
     groups: BTreeMap<PartitionId, Group>,
     failure_detector: FailureDetector,
     storage: Option<Storage>,
     /// Checkpoints begun so far.
     checkpoints: u64,
-    room: room::Admission,
+    admission: disk_admission::DiskAdmission,
     coordinator: CoordinatorHost,
     gathers: Gathers,
     /// Multicast messages between groups of this worker.
-    letters: VecDeque<Letter>,
-    parked: Parked,
+    multicast: VecDeque<MulticastMessage>,
+    parked: ParkedParts,
     turn: Turn,
     counters: Counters,
     now: Time,
@@ -79,7 +79,7 @@ pub struct Worker {
 }
 
 /// What it knows of the world.
-struct Known {
+struct ClusterView {
     /// None: this process belongs to no cluster yet.
     node: Option<NodeId>,
     cluster: ClusterId,
@@ -92,9 +92,9 @@ struct Known {
     answering: BTreeSet<NodeId>,
 }
 
-impl Default for Known {
-    fn default() -> Known {
-        Known {
+impl Default for ClusterView {
+    fn default() -> ClusterView {
+        ClusterView {
             node: None,
             cluster: ClusterId::default(),
             may_speak: true,
@@ -125,16 +125,16 @@ impl Worker {
         Worker {
             index,
             workers,
-            known: Known::default(),
+            cluster: ClusterView::default(),
             groups: BTreeMap::new(),
             failure_detector: FailureDetector::default(),
             storage: None,
             checkpoints: 0,
-            room: room::Admission::default(),
+            admission: disk_admission::DiskAdmission::default(),
             coordinator: CoordinatorHost::default(),
             gathers: Gathers::new(index),
-            letters: VecDeque::new(),
-            parked: Parked::default(),
+            multicast: VecDeque::new(),
+            parked: ParkedParts::default(),
             turn: Turn::default(),
             counters: Counters::default(),
             now: Time::ZERO,
@@ -179,17 +179,17 @@ impl Worker {
 
     /// Who leads each group, as far as this node knows.
     pub fn leaders(&self) -> &BTreeMap<PartitionId, NodeId> {
-        &self.known.leaders
+        &self.cluster.leaders
     }
 
     /// Whether a node answers, as the driver said last.
     pub fn is_answering(&self, node: NodeId) -> bool {
-        self.known.answering.contains(&node)
+        self.cluster.answering.contains(&node)
     }
 
     /// What there is room for, as the driver said last.
-    pub fn room(&self) -> &Room {
-        self.room.known()
+    pub fn resources(&self) -> &Resources {
+        self.admission.known()
     }
 
     /// Parts that wait for their clients.
@@ -212,15 +212,15 @@ impl Worker {
         let Refusal::NotLeader { hint } = refusal else { return None };
         let hosted = self.groups.get(&group);
         let named = hosted.and_then(|hosted| hosted.nodes.get(&(*hint)?).copied());
-        named.or_else(|| self.known.leaders.get(&group).copied())
+        named.or_else(|| self.cluster.leaders.get(&group).copied())
     }
 
     /// When [`Input::Tick`] is next wanted.
     pub fn deadline(&self) -> Option<Time> {
         let groups = self.groups.values().filter_map(|group| group.replica.deadline());
-        let settling = self.groups.values().filter_map(Group::settles_at);
+        let reclamation = self.groups.values().filter_map(Group::reclaims_at);
         let watch = self.settings().and_then(|settings| self.failure_detector.deadline(settings));
-        groups.chain(settling).chain(watch).chain(self.coordinator.deadline()).chain(self.gathers.deadline()).min()
+        groups.chain(reclamation).chain(watch).chain(self.coordinator.deadline()).chain(self.gathers.deadline()).min()
     }
 
     /// The only way in.
@@ -234,7 +234,7 @@ impl Worker {
             Input::RunAhead => self.run_ahead(),
             Input::Persisted { group, lsn } => self.step_group(group, replica::Input::Persisted(lsn)),
             Input::Peers { node, envelopes } => self.on_peers(node, envelopes),
-            Input::Letters { node, letters } => self.on_letters(node, letters),
+            Input::Multicast { node, messages } => self.on_multicast(node, messages),
             Input::Request { group, origin, request } => self.on_request(group, origin, request),
             Input::Query { origin, client, request } => self.on_query(origin, client, request),
             Input::Gather { origin, range } => {
@@ -257,11 +257,11 @@ impl Worker {
                 self.parked.set_wait(settings.responder_connect_timeout);
             }
             Input::Leader(group, leader) => self.on_leader(group, leader),
-            Input::Answers(node, true) => _ = self.known.answering.insert(node),
-            Input::Answers(node, false) => _ = self.known.answering.remove(&node),
-            Input::Room(room) => self.room.set(room),
-            Input::Identity(node, cluster) => (self.known.node, self.known.cluster) = (Some(node), cluster),
-            Input::MaySpeak(may) => self.known.may_speak = may,
+            Input::Answers(node, true) => _ = self.cluster.answering.insert(node),
+            Input::Answers(node, false) => _ = self.cluster.answering.remove(&node),
+            Input::Resources(resources) => self.admission.set(resources),
+            Input::Identity(node, cluster) => (self.cluster.node, self.cluster.cluster) = (Some(node), cluster),
+            Input::MaySpeak(may) => self.cluster.may_speak = may,
             Input::Heard { fresh, heard } => self.on_heard(fresh, heard),
             Input::Gone(node) => self.tell(node, |peer| replica::Input::Gone { peer }),
             Input::Storage(storage) => self.on_storage(storage),
@@ -297,13 +297,13 @@ impl Worker {
 
     /// Carries out `effects` of the group `id`, in order; leaves the vector empty.
     fn carry_out(&mut self, id: PartitionId, effects: &mut Vec<replica::Effect>) {
-        use replica::Effect as Wanted;
-        let moved = effects.iter().any(|effect| matches!(effect, Wanted::Moved { .. }));
+        use replica::Effect as ReplicaEffect;
+        let moved = effects.iter().any(|effect| matches!(effect, ReplicaEffect::Moved { .. }));
         for effect in effects.drain(..) {
             match effect {
-                Wanted::Persist { lsn, record } => self.effects.push(Effect::Persist { group: id, lsn, record }),
-                Wanted::Send { to, message } => {
-                    let Some(group) = self.groups.get(&id).filter(|_| self.known.may_speak || mutant!(mute_speaks))
+                ReplicaEffect::Persist { lsn, record } => self.effects.push(Effect::Persist { group: id, lsn, record }),
+                ReplicaEffect::Send { to, message } => {
+                    let Some(group) = self.groups.get(&id).filter(|_| self.cluster.may_speak || mutant!(mute_speaks))
                     else {
                         continue;
                     };
@@ -311,8 +311,8 @@ impl Worker {
                     let envelope = crate::wire::peer::Envelope { group: id.0, to, from: group.me, message };
                     self.effects.push(Effect::Send(node, envelope));
                 }
-                Wanted::Reply { origin, reply } => self.reply(id, origin, reply),
-                Wanted::Leading { ballot } => {
+                ReplicaEffect::Reply { origin, reply } => self.reply(id, origin, reply),
+                ReplicaEffect::Leading { ballot } => {
                     self.effects.push(Effect::Note(id, Note::Leads(ballot)));
                     self.on_role(id);
                     if id == PartitionId::DIRECTORY {
@@ -320,7 +320,7 @@ impl Worker {
                     }
                     failpoint!("shard.leads");
                 }
-                Wanted::Following { leader, ballot } => {
+                ReplicaEffect::Following { leader, ballot } => {
                     self.effects.push(Effect::Note(id, Note::Follows(leader, ballot)));
                     self.on_role(id);
                     if id == PartitionId::DIRECTORY {
@@ -328,30 +328,32 @@ impl Worker {
                     }
                     failpoint!("shard.follows");
                 }
-                Wanted::Moved { mark } => {
+                ReplicaEffect::Moved { mark } => {
                     self.effects.push(Effect::Note(id, Note::Moved));
                     self.on_moved(id, mark);
                 }
-                Wanted::Awaits(awaited) => {
+                ReplicaEffect::Awaits(awaited) => {
                     self.effects.push(Effect::Note(id, Note::Awaits(awaited.partition)));
-                    self.ask_to_hand_on(awaited.partition);
+                    self.request_sealed_state(awaited.partition);
                 }
-                Wanted::DirectoryChanged => {
+                ReplicaEffect::DirectoryChanged => {
                     self.tell_directory(id);
                     self.on_decided_map();
                 }
-                Wanted::Placed { ticket } => {
+                ReplicaEffect::Placed { ticket } => {
                     self.effects.push(Effect::Note(id, Note::Placed(ticket)));
-                    self.post(Letter::new(id, Word::Placed(ticket)));
+                    self.send_multicast(MulticastMessage::new(id, MulticastBody::Placed(ticket)));
                 }
-                Wanted::Part(part) => self.effects.push(Effect::Part(part)),
-                Wanted::Confirmed(token) => self.coordinate(coppice_ordering::multicast::Input::Confirmed(token)),
-                Wanted::NeedSnapshot { from, instance } => self.on_need_snapshot(id, from, instance),
-                Wanted::Configured { instance, configuration } => {
+                ReplicaEffect::Part(part) => self.effects.push(Effect::Part(part)),
+                ReplicaEffect::Confirmed(token) => {
+                    self.coordinate(coppice_ordering::multicast::Input::Confirmed(token))
+                }
+                ReplicaEffect::NeedSnapshot { from, instance } => self.on_need_snapshot(id, from, instance),
+                ReplicaEffect::Configured { instance, configuration } => {
                     self.effects.push(Effect::Note(id, Note::Configured(instance, configuration)));
                 }
-                Wanted::Dismissed => self.effects.push(Effect::Controller(Report::Dismissed(id))),
-                Wanted::HandoverFailed { to } => self.effects.push(Effect::Note(id, Note::TransferFailed(to))),
+                ReplicaEffect::Dismissed => self.effects.push(Effect::Controller(Report::Dismissed(id))),
+                ReplicaEffect::TransferFailed { to } => self.effects.push(Effect::Note(id, Note::TransferFailed(to))),
             }
         }
         if moved {
@@ -374,7 +376,7 @@ impl Worker {
         let mut acts = Vec::new();
         self.gathers.expire(now, &mut acts);
         self.act_on_gathers(acts);
-        self.settle(now);
+        self.reclaim(now);
         let settings = self.groups.values().next().map(|group| group.replica.paxos().settings());
         if settings.is_some_and(|settings| self.failure_detector.is_due(settings, now)) {
             self.effects.push(Effect::Watch);
@@ -382,7 +384,7 @@ impl Worker {
     }
 
     fn on_turn_end(&mut self) {
-        self.deliver_letters();
+        self.deliver_multicast();
         self.ask_for_gathers();
         let mut touched = std::mem::take(&mut self.turn.touched);
         touched.sort_unstable();
@@ -393,13 +395,13 @@ impl Worker {
         // Groups touched here are stepped at the next turn's end, which the driver brings about after any step.
         touched.append(&mut self.turn.touched);
         self.turn.touched = touched;
-        self.deliver_letters();
+        self.deliver_multicast();
         if self.now.since(self.turn.lags_at) >= LAG_INTERVAL {
             self.turn.lags_at = self.now;
             let now = self.now;
             self.groups.values_mut().for_each(|group| group.look_at_lags(now));
         }
-        self.look_for_room();
+        self.transfer_when_full();
     }
 
     /// Runs what one group has to run ahead.
@@ -444,7 +446,7 @@ impl Worker {
         if !self.groups.contains_key(&id) {
             return self.reply(id, origin, Reply::Refused(self.not_here(id)));
         }
-        if self.refuses_for_room(id, &request) {
+        if self.refuses_growth(id, &request) {
             return self.reply(id, origin, Reply::Refused(Refusal::Full));
         }
         if self.turn.touched.last() != Some(&id) {
@@ -455,8 +457,8 @@ impl Worker {
 
     /// No replica of `group` is here: one is about to start, or the client's map is older than ours.
     fn not_here(&self, group: PartitionId) -> Refusal {
-        match self.known.map.group(group) {
-            Some(entry) if self.known.node.is_some_and(|own| entry.replica_on(own).is_some()) => {
+        match self.cluster.map.group(group) {
+            Some(entry) if self.cluster.node.is_some_and(|own| entry.replica_on(own).is_some()) => {
                 Refusal::NotLeader { hint: None }
             }
             _ => Refusal::WrongPartition,
@@ -467,16 +469,16 @@ impl Worker {
     fn on_message(&mut self, message: Message) {
         match message {
             Message::Peers { node, envelopes } => self.on_peers(node, envelopes),
-            Message::Letters(letters) => {
-                self.letters.extend(letters);
-                self.deliver_letters();
+            Message::Multicast(multicast) => {
+                self.multicast.extend(multicast);
+                self.deliver_multicast();
             }
             Message::Request { group, origin, request } => self.on_request(group, origin, request),
             Message::Query { origin, client, request } => self.on_query(origin, client, request),
             Message::Reply { group, origin, reply } => self.reply(group, origin, reply),
             Message::Led(group) => self.resend(group),
-            Message::HandOn(partition) => self.hand_on(partition),
-            Message::TakeIn(left) => self.take_in(*left),
+            Message::SendSealed(partition) => self.send_if_sealed(partition),
+            Message::Absorb(left) => self.absorb(*left),
         }
     }
 
@@ -491,10 +493,10 @@ impl Worker {
             // A client that hears nothing repeats; the others say it again.
             Message::Reply { .. }
             | Message::Peers { .. }
-            | Message::Letters(_)
+            | Message::Multicast(_)
             | Message::Led(_)
-            | Message::HandOn(_)
-            | Message::TakeIn(_) => {}
+            | Message::SendSealed(_)
+            | Message::Absorb(_) => {}
         }
     }
 

@@ -13,19 +13,19 @@ use crate::settings::ClusterSettings;
 const PARKED_PARTS_MAX: usize = 4_096;
 
 /// Parts that wait, in the order in which they came. Each has a snapshot.
-pub(super) struct Parked {
+pub(super) struct ParkedParts {
     parts: VecDeque<(Time, Box<QueryPart>)>,
     /// How long they wait.
     wait: Duration,
 }
 
-impl Default for Parked {
-    fn default() -> Parked {
-        Parked { parts: VecDeque::new(), wait: ClusterSettings::default().responder_connect_timeout }
+impl Default for ParkedParts {
+    fn default() -> ParkedParts {
+        ParkedParts { parts: VecDeque::new(), wait: ClusterSettings::default().responder_connect_timeout }
     }
 }
 
-impl Parked {
+impl ParkedParts {
     pub(super) fn set_wait(&mut self, wait: Duration) {
         self.wait = wait;
     }
@@ -44,7 +44,7 @@ impl Parked {
     /// Those of a client that has connected.
     pub(super) fn unpark(&mut self, client: ClientId) -> impl Iterator<Item = Box<QueryPart>> + use<> {
         let parked = std::mem::take(&mut self.parts).into_iter();
-        let (found, rest): (VecDeque<_>, _) = parked.partition(|(_, part)| part.share.client == client);
+        let (found, rest): (VecDeque<_>, _) = parked.partition(|(_, part)| part.partition_query.client == client);
         self.parts = rest;
         found.into_iter().map(|(_, part)| part)
     }

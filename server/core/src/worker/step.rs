@@ -9,18 +9,18 @@ use coppice_client::wire::{ClientId, ClusterId, CollectRequest, MapVersion, Node
 use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, multicast};
 
 use super::Group;
-use super::checkpoints::{Storage, Written};
-use super::room::Room;
+use super::checkpoints::{CheckpointOutcome, Storage};
+use super::disk_admission::Resources;
 use crate::checkpoint_due::Due;
-use crate::failure_detector::Heard;
+use crate::failure_detector::LastHeard;
 use crate::machine::Mark;
 use crate::machine::directory::DirectoryState;
-use crate::machine::shard::Inheritance;
-use crate::multicast::Letter;
+use crate::machine::partition::AbsorbedState;
+use crate::multicast::MulticastMessage;
 use crate::replica::{self, QueryPart};
 use crate::request::{Origin, Reply, Request};
 use crate::settings::ClusterSettings;
-use crate::snapshot::{Loaded, Taken};
+use crate::snapshot::{LoadedSnapshot, TakenSnapshot};
 use crate::wire::peer::Envelope;
 
 /// What happens to a worker.
@@ -46,11 +46,11 @@ pub enum Input {
         envelopes: Vec<Envelope>,
     },
     /// Multicast messages of another node.
-    Letters {
+    Multicast {
         /// The node that sent them, as its connection proved.
         node: NodeId,
         /// Them.
-        letters: Vec<Letter>,
+        messages: Vec<MulticastMessage>,
     },
     /// A client, or the node itself, wants something of a group.
     Request {
@@ -100,7 +100,7 @@ pub enum Input {
     /// A node answers on its connection, or does not.
     Answers(NodeId, bool),
     /// What there is room for, here and elsewhere.
-    Room(Room),
+    Resources(Resources),
     /// This process is that node of that cluster.
     Identity(NodeId, ClusterId),
     /// The other nodes have let this process in: its replicas may speak.
@@ -110,7 +110,7 @@ pub enum Input {
         /// Nodes to which there is a connection that is new.
         fresh: Vec<NodeId>,
         /// When something came of each node last.
-        heard: Vec<(NodeId, Heard)>,
+        heard: Vec<(NodeId, LastHeard)>,
     },
     /// The process of a node has ended.
     Gone(NodeId),
@@ -125,7 +125,7 @@ pub enum Input {
         /// Which one.
         number: u64,
         /// What came of it.
-        written: Written,
+        written: CheckpointOutcome,
     },
     /// The children of so many splits of this group are on the disk, or need nothing of it.
     ChildrenSaved {
@@ -135,7 +135,7 @@ pub enum Input {
         splits: u32,
     },
     /// The snapshot that a replica needs is on the disk, or none came.
-    Snapshot(PartitionId, Option<Box<Loaded>>),
+    Snapshot(PartitionId, Option<Box<LoadedSnapshot>>),
     /// Does a replica here, of another group than this, hold the key `low`? [`Report::Held`].
     Holds {
         /// The question's number.
@@ -157,7 +157,7 @@ pub enum Message {
         envelopes: Vec<Envelope>,
     },
     /// Multicast messages for groups of the other worker.
-    Letters(Vec<Letter>),
+    Multicast(Vec<MulticastMessage>),
     /// A request for a group of the other worker.
     Request {
         /// Which group.
@@ -188,22 +188,22 @@ pub enum Message {
     /// A group is led anew, perhaps by who led it before: what its leader may not have heard is sent again.
     Led(PartitionId),
     /// A partition of the other worker needs to be asked whether it is sealed.
-    HandOn(PartitionId),
+    SendSealed(PartitionId),
     /// The state of a sealed partition, for its neighbour.
-    TakeIn(Box<Inheritance>),
+    Absorb(Box<AbsorbedState>),
 }
 
 impl std::fmt::Debug for Message {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Message::Peers { node, envelopes } => write!(out, "Peers {node} {envelopes:?}"),
-            Message::Letters(letters) => write!(out, "Letters {letters:?}"),
+            Message::Multicast(messages) => write!(out, "Multicast {messages:?}"),
             Message::Request { group, origin, request } => write!(out, "Request {group} {origin:?} {request:?}"),
             Message::Query { origin, client, request } => write!(out, "Query {origin:?} {client} {request:?}"),
             Message::Reply { group, origin, .. } => write!(out, "Reply {group} {origin:?}"),
             Message::Led(group) => write!(out, "Led {group}"),
-            Message::HandOn(partition) => write!(out, "HandOn {partition}"),
-            Message::TakeIn(left) => write!(out, "TakeIn {} {:?}", left.partition, left.seal),
+            Message::SendSealed(partition) => write!(out, "SendSealed {partition}"),
+            Message::Absorb(left) => write!(out, "Absorb {} {:?}", left.partition, left.seal),
         }
     }
 }
@@ -216,7 +216,7 @@ impl Message {
 
     /// Whether it must arrive: a driver that finds no room for it tries again.
     pub fn must_arrive(&self) -> bool {
-        matches!(self, Message::HandOn(_) | Message::TakeIn(_))
+        matches!(self, Message::SendSealed(_) | Message::Absorb(_))
     }
 }
 
@@ -240,7 +240,7 @@ pub enum Effect {
         /// Counts the checkpoints of this worker.
         number: u64,
         /// Its state.
-        taken: Box<Taken>,
+        taken: Box<TakenSnapshot>,
         /// Of which kind.
         due: Due,
     },
@@ -249,7 +249,7 @@ pub enum Effect {
     /// To a replica on another node.
     Send(NodeId, Envelope),
     /// To another node.
-    Post(NodeId, Letter),
+    SendMulticast(NodeId, MulticastMessage),
     /// To a connection of this worker.
     Reply {
         /// Of which group.
@@ -346,7 +346,7 @@ pub enum Note {
     /// These replicate the group from this instance on.
     Configured(Instance, Configuration),
     /// Leadership is to go to this replica, for want of room.
-    NoRoom(ReplicaId),
+    TransferWhenFull(ReplicaId),
     /// It did not take it in time.
     TransferFailed(ReplicaId),
     /// A ticket is placed.

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use coppice_client::wire::{ClusterId, Frame, PartitionId};
-use coppice_core::multicast::letter::Word;
+use coppice_core::multicast::message::MulticastBody;
 use coppice_ordering::message::{Heartbeat, Phase2a};
 use coppice_ordering::{Ballot, Batch, Beat, Commands, Instance, ReplicaId, Ticket};
 use tokio::io::AsyncWriteExt;
@@ -22,8 +22,8 @@ const LATE: Duration = Duration::from_secs(1);
 /// Longer than anything takes that is not held back.
 const DELAY: Duration = Duration::from_millis(300);
 
-fn letter(n: u64) -> Letter {
-    Letter::new(PartitionId(4), Word::Released(Ticket { ballot: Ballot::new(2, 1), n }))
+fn message(n: u64) -> MulticastMessage {
+    MulticastMessage::new(PartitionId(4), MulticastBody::Released(Ticket { ballot: Ballot::new(2, 1), n }))
 }
 
 fn envelope() -> Envelope {
@@ -127,16 +127,16 @@ fn linked_until<F: Future<Output = ()>>(gone: impl Fn(NodeId) + 'static, test: i
     });
 }
 
-/// Letters once lay here until something else woke the link's task. So the first tickets of a new coordinator came
-/// late or never, the gates of all partitions stayed shut, and after a restart clients saw no leader.
+/// Multicast messages once lay here until something else woke the link's task. So the first tickets of a new
+/// coordinator came late or never, the gates of all partitions stayed shut, and after a restart clients saw no leader.
 #[test]
-fn a_letter_leaves_at_the_end_of_its_turn_although_no_message_goes_with_it() {
+fn a_multicast_message_leaves_at_the_end_of_its_turn_although_no_other_goes_with_it() {
     linked(|link, mut far| async move {
         for n in 1..4 {
-            link.send_letter(&letter(n));
+            link.send_multicast(&message(n));
             link.flush(0, false, Clock::now());
             let frame = far.frame().await;
-            assert_eq!((frame.kind, letter::decode(&frame.body)), (peer_frame::LETTERS, Ok(vec![letter(n)])));
+            assert_eq!((frame.kind, message::decode(&frame.body)), (peer_frame::MULTICAST, Ok(vec![message(n)])));
         }
     });
 }
@@ -197,17 +197,17 @@ fn batches_of_one_turn_come_one_by_one_and_small_messages_together() {
 }
 
 #[test]
-fn a_cut_loses_messages_and_letters_and_ends_with_it() {
+fn a_cut_loses_messages_and_multicast_and_ends_with_it() {
     linked(|link, mut far| async move {
         link.set_fault(true, Duration::ZERO);
         link.send(&envelope());
-        link.send_letter(&letter(1));
+        link.send_multicast(&message(1));
         link.flush(0, false, Clock::now());
         assert_eq!(link.dropped(), 2);
         link.set_fault(false, Duration::ZERO);
-        link.send_letter(&letter(2));
+        link.send_multicast(&message(2));
         link.flush(0, false, Clock::now());
-        assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
+        assert_eq!(message::decode(&far.frame().await.body), Ok(vec![message(2)]));
     });
 }
 
@@ -217,15 +217,15 @@ fn a_slow_link_holds_everything_back_and_keeps_its_order() {
         link.set_fault(false, DELAY);
         let begun = Instant::now();
         link.send(&envelope());
-        link.send_letter(&letter(1));
+        link.send_multicast(&message(1));
         link.flush(0, false, Clock::now());
         link.set_fault(false, Duration::ZERO);
-        link.send_letter(&letter(2));
+        link.send_multicast(&message(2));
         link.flush(0, false, Clock::now());
         assert_eq!(far.frame().await.kind, peer_frame::MESSAGES);
         assert!(begun.elapsed() >= DELAY);
-        assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(1)]));
-        assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
+        assert_eq!(message::decode(&far.frame().await.body), Ok(vec![message(1)]));
+        assert_eq!(message::decode(&far.frame().await.body), Ok(vec![message(2)]));
     });
 }
 
@@ -233,13 +233,13 @@ fn a_slow_link_holds_everything_back_and_keeps_its_order() {
 fn what_is_held_back_is_lost_with_a_cut() {
     linked(|link, mut far| async move {
         link.set_fault(false, DELAY);
-        link.send_letter(&letter(1));
+        link.send_multicast(&message(1));
         link.flush(0, false, Clock::now());
         link.set_fault(true, Duration::ZERO);
         link.set_fault(false, Duration::ZERO);
-        link.send_letter(&letter(2));
+        link.send_multicast(&message(2));
         link.flush(0, false, Clock::now());
-        assert_eq!(letter::decode(&far.frame().await.body), Ok(vec![letter(2)]));
+        assert_eq!(message::decode(&far.frame().await.body), Ok(vec![message(2)]));
     });
 }
 
@@ -254,10 +254,10 @@ fn a_silent_connection_is_replaced_by_one_that_works() {
         link.flush(0, false, begun + LATE);
         let mut new = Far::greet(&far.listener).await;
         stands(&link).await;
-        link.send_letter(&letter(1));
+        link.send_multicast(&message(1));
         link.flush(0, false, begun + LATE);
         assert_eq!(new.next().await.kind, peer_frame::ECHO, "it is asked at once");
-        assert_eq!(letter::decode(&new.next().await.body), Ok(vec![letter(1)]));
+        assert_eq!(message::decode(&new.next().await.body), Ok(vec![message(1)]));
         // It was not closed from the other end.
         drop(far);
     });

@@ -319,7 +319,11 @@ fn turn_away(shard: &RefCell<Shard>, connection: &Rc<Connection>, stream: u32, s
 }
 
 /// The part of a query may go to this connection.
-pub fn may_give(connection: &Connection, share: &coppice_core::multicast::Share, partition: PartitionId) -> bool {
+pub fn may_give(
+    connection: &Connection,
+    share: &coppice_core::multicast::PartitionQuery,
+    partition: PartitionId,
+) -> bool {
     let allowed = connection.may_receive(&share.low, share.high.as_deref());
     if !allowed {
         tracing::warn!(%partition, "a part of a query is not given: the client that it names may not read it");

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op as TreeOp};
 use coppice_client::wire::{ClientId, MapVersion, PackWriter, SessionId, frame};
-use coppice_core::executor::Executing;
+use coppice_core::executor::ExecutorSettings;
 use coppice_core::machine::entry;
-use coppice_core::machine::shard::Shard;
+use coppice_core::machine::partition::Partition;
 use coppice_core::machine::{Machine, Outcome};
-use coppice_core::multicast::Share;
+use coppice_core::multicast::PartitionQuery;
 use coppice_core::replica::{Effect, Input, Replica};
 use coppice_ordering::message::{Message, Phase2a};
 use coppice_ordering::multicast::{Place, SubQuery, Work};
@@ -33,11 +33,11 @@ pub struct Follower {
 impl Follower {
     pub fn new(partition: PartitionId) -> Follower {
         let partition = coppice_client::wire::PartitionId(partition.0);
-        let mut shard = Shard::new(partition, KeyRange::all(), MapVersion(1));
+        let mut state = Partition::new(partition, KeyRange::all(), MapVersion(1));
         let mut answers = Vec::new();
-        shard.execute(BEGIN, &batch(entry::open(ClientId(9), 1)), &mut answers);
+        state.execute(BEGIN, &batch(entry::open(ClientId(9), 1)), &mut answers);
         let Outcome::Opened(session) = answers[0].outcome else { panic!("{answers:?}") };
-        shard.forget_undo();
+        state.forget_undo();
         let config = Config {
             id: ME,
             configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
@@ -48,8 +48,8 @@ impl Follower {
         };
         let recovered =
             RecoveredGroup::from_snapshot(BEGIN, config.configuration.clone(), Instance::ZERO, Ballot::ZERO);
-        let machine = Machine::Shard(Box::new(shard));
-        let how = Executing::speculating(true);
+        let machine = Machine::Partition(Box::new(state));
+        let how = ExecutorSettings::speculating(true);
         let replica = Replica::recover(partition, config, recovered, machine, BEGIN, how, Time::ZERO, &mut Vec::new());
         Follower { partition, replica, session, accepted: BEGIN }
     }
@@ -100,7 +100,7 @@ impl Follower {
 
     /// The same ticket, whose queries ask this replica for all that it has.
     fn drawn(&self, place: &Place) -> Place {
-        let share = Share {
+        let share = PartitionQuery {
             client: ClientId(9),
             query: 1,
             replica: ME,

@@ -1,7 +1,7 @@
 //! A checkpoint as it lies on a node's disk, or travels, by the code that writes and reads checkpoints.
 
 use coppice_btree::Capacity;
-use coppice_core::snapshot::{self, Loaded, Taken};
+use coppice_core::snapshot::{self, LoadedSnapshot, TakenSnapshot};
 use coppice_ordering::Instance;
 use coppice_server::checkpoint::stream::{Decoder, Encoder};
 use coppice_server::checkpoint::{Chunk, Manifest};
@@ -17,7 +17,7 @@ pub struct Saved {
 
 impl Saved {
     /// Encodes a state, by the code that writes checkpoints.
-    pub fn of(taken: Taken) -> Saved {
+    pub fn of(taken: TakenSnapshot) -> Saved {
         let instance = taken.head.instance;
         let snapshot = taken.tree.snapshot();
         let mut encoder = Encoder::new(taken.head, &taken.blobs, snapshot.iter());
@@ -27,7 +27,7 @@ impl Saved {
 
     /// Reads it back into a tree with nodes of this width, by the code that reads checkpoints: in words what is wrong
     /// with it.
-    pub fn load(&self, capacity: Capacity) -> Result<Loaded, String> {
+    pub fn load(&self, capacity: Capacity) -> Result<LoadedSnapshot, String> {
         let manifest = Manifest::decode(&self.manifest).ok_or("the manifest is damaged")?;
         let mut decoder = Decoder::new(manifest.head.clone());
         let mut pairs = Vec::new();
@@ -89,7 +89,7 @@ mod tests {
         }
         let configuration = coppice_ordering::Configuration::of_voters([coppice_ordering::ReplicaId(0)]);
         let plain = "plain data";
-        type Changes = (Option<coppice_core::machine::shard::Seal>, coppice_core::sessions::SessionLimits);
+        type Changes = (Option<coppice_core::machine::partition::Seal>, coppice_core::sessions::SessionLimits);
         let blobs = coppice_server::checkpoint::Blobs {
             configuration: postcard::to_stdvec(&(configuration, Instance(3), coppice_ordering::Ballot::ZERO))
                 .expect(plain)
@@ -104,7 +104,7 @@ mod tests {
             low: Bytes::from_static(b"k"),
             ..Default::default()
         };
-        let saved = Saved::of(Taken { head, blobs, tree });
+        let saved = Saved::of(TakenSnapshot { head, blobs, tree });
         assert!(
             saved.load(Capacity::TINY).is_ok() && saved.bytes() > 8_192,
             "{:?} {}",

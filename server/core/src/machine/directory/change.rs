@@ -12,7 +12,7 @@ use coppice_client::wire::{ChangeId, KEY_BYTES_MAX, MapVersion, NodeId, Partitio
 use serde::{Deserialize, Serialize};
 
 use super::{DirectoryReply, DirectoryState};
-use crate::machine::shard::{Border, BorderChange};
+use crate::machine::partition::{BoundaryChange, BoundaryStep};
 
 /// Ends of changes that are remembered, to answer whoever asks again.
 const ENDED_MAX: usize = 256;
@@ -23,17 +23,17 @@ pub enum Change {
     /// A group gets other replicas.
     Move(Move),
     /// A partition is cut in two: the map says so already, the partition will when the change's ticket is placed.
-    Split(BorderChange),
+    Split(BoundaryChange),
     /// A partition is merged into its neighbour: first it is sealed, then the neighbour takes it in. This is what is
     /// to be placed now.
-    Merge(BorderChange),
+    Merge(BoundaryChange),
 }
 
 /// A partition that its neighbour took in, and whose replicas stay until that is on all disks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Absorbed {
+pub struct AbsorbedPartition {
     /// The neighbour.
-    pub heir: PartitionId,
+    pub target: PartitionId,
     /// The version of the change that a checkpoint of the neighbour must include.
     pub version: MapVersion,
 }
@@ -64,8 +64,8 @@ impl Change {
         std::iter::once(one).chain(other)
     }
 
-    /// What is to be placed in partitions, if it moves borders.
-    pub fn border(&self) -> Option<&BorderChange> {
+    /// What is to be placed in partitions, if it moves boundaries.
+    pub fn boundary(&self) -> Option<&BoundaryChange> {
         match self {
             Change::Move(_) => None,
             Change::Split(change) | Change::Merge(change) => Some(change),
@@ -75,7 +75,7 @@ impl Change {
 
 /// What a change came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ended {
+pub enum ChangeOutcome {
     /// As was asked.
     Done,
     /// This partition came of it.
@@ -136,10 +136,10 @@ pub enum Reason {
     #[error("{0} and {1} are not on the same nodes: move one of them first")]
     Apart(PartitionId, PartitionId),
     /// An earlier merge is not on all disks yet.
-    #[error("{heir} is still writing down what it took in from {partition}: ask again when that is done")]
+    #[error("{target} is still writing down what it took in from {partition}: ask again when that is done")]
     TakingIn {
         /// Who took it in.
-        heir: PartitionId,
+        target: PartitionId,
         /// Which partition it was.
         partition: PartitionId,
     },
@@ -215,14 +215,14 @@ pub enum Reshape {
         /// Which partition goes.
         partition: PartitionId,
         /// Its neighbour.
-        heir: PartitionId,
+        target: PartitionId,
     },
-    /// The ticket of a change of borders is placed in all its partitions and released.
+    /// The ticket of a change of boundaries is placed in all its partitions and released.
     Released {
-        /// See [`BorderChange::version`].
+        /// See [`BoundaryChange::version`].
         version: MapVersion,
     },
-    /// All replicas of its heir have what they took in on disk: the partition is needed no more.
+    /// All replicas of its merge target have what they took in on disk: the partition is needed no more.
     Gone {
         /// Which partition.
         partition: PartitionId,
@@ -241,14 +241,14 @@ impl DirectoryState {
         self.changes.iter().find(touches).map(|(&id, change)| (id, change))
     }
 
-    /// The change of borders under way that leads to the map of `version`, and the operator's name for it.
-    pub fn border(&self, version: MapVersion) -> Option<(ChangeId, &BorderChange)> {
-        let mut borders = self.changes.iter().filter_map(|(&id, change)| Some((id, change.border()?)));
+    /// The change of boundaries under way that leads to the map of `version`, and the operator's name for it.
+    pub fn boundary(&self, version: MapVersion) -> Option<(ChangeId, &BoundaryChange)> {
+        let mut borders = self.changes.iter().filter_map(|(&id, change)| Some((id, change.boundary()?)));
         borders.find(|(_, border)| border.version == version)
     }
 
     /// What became of a change that ended lately.
-    pub fn ended(&self, change: ChangeId) -> Option<Ended> {
+    pub fn ended(&self, change: ChangeId) -> Option<ChangeOutcome> {
         self.ended.iter().find(|(id, _)| *id == change).map(|&(_, ended)| ended)
     }
 
@@ -262,7 +262,7 @@ impl DirectoryState {
             Reshape::Moved { change } => self.moved(change),
             Reshape::Cancel { change } => self.cancel(change),
             Reshape::Split { change, partition, at } => self.split(change, partition, at),
-            Reshape::Merge { change, partition, heir } => self.merge(change, partition, heir),
+            Reshape::Merge { change, partition, target } => self.merge(change, partition, target),
             Reshape::Released { version } => self.released(version),
             Reshape::Gone { partition } => self.gone(partition),
             Reshape::Unmoved { change } => self.unmoved(change),
@@ -389,7 +389,7 @@ impl DirectoryState {
         let gone = entry.replicas.iter().filter(|replica| !to.contains(&replica.node));
         let remove: Vec<ReplicaId> = gone.map(|replica| replica.replica).collect();
         if new.is_empty() && remove.is_empty() {
-            self.end(change, Ended::Done);
+            self.end(change, ChangeOutcome::Done);
             return DirectoryReply::Done;
         }
         let used = self.replicas_used.entry(partition).or_default();
@@ -414,7 +414,7 @@ impl DirectoryState {
             entry.replicas.iter_mut().for_each(|replica| replica.role = Role::Voter);
         });
         failpoint!("change.moved");
-        self.end(change, Ended::Done);
+        self.end(change, ChangeOutcome::Done);
         DirectoryReply::Done
     }
 
@@ -434,7 +434,7 @@ impl DirectoryState {
         self.edit(undone.partition, |entry| {
             entry.replicas.retain(|replica| !undone.add.contains(&replica.replica));
         });
-        self.end(change, Ended::Cancelled);
+        self.end(change, ChangeOutcome::Cancelled);
         DirectoryReply::Done
     }
 
@@ -463,38 +463,38 @@ impl DirectoryState {
         let place = self.map.partitions.partition_point(|entry| entry.low < at);
         let new = Entry { partition: child, low: at.clone(), high: entry.high, version, replicas: replicas.clone() };
         self.map.partitions.insert(place, new);
-        let border = Border::Split { parent: partition, child, at, replicas };
-        self.changes.insert(change, Change::Split(BorderChange { version, border }));
+        let step = BoundaryStep::Split { parent: partition, child, at, replicas };
+        self.changes.insert(change, Change::Split(BoundaryChange { version, step }));
         failpoint!("change.split");
         DirectoryReply::Done
     }
 
-    fn merge(&mut self, change: ChangeId, partition: PartitionId, heir: PartitionId) -> DirectoryReply {
+    fn merge(&mut self, change: ChangeId, partition: PartitionId, target: PartitionId) -> DirectoryReply {
         if self.is_known(change) {
             return DirectoryReply::Done;
         }
         let place = |id: PartitionId| self.map.partitions.iter().position(|entry| entry.partition == id);
         let Some(at) = place(partition) else { return refused(Reason::UnknownPartition(partition)) };
-        let Some(to) = place(heir) else { return refused(Reason::UnknownPartition(heir)) };
-        for id in [partition, heir] {
+        let Some(to) = place(target) else { return refused(Reason::UnknownPartition(target)) };
+        for id in [partition, target] {
             if let Some((change, _)) = self.change_of(id) {
                 return refused(Reason::Busy { partition: id, change });
             }
             // Its replicas may have to begin before that again, and need the other's beside them.
-            if let Some((&before, _)) = self.absorbed.iter().find(|(_, absorbed)| absorbed.heir == id) {
-                return refused(Reason::TakingIn { heir: id, partition: before });
+            if let Some((&before, _)) = self.absorbed.iter().find(|(_, absorbed)| absorbed.target == id) {
+                return refused(Reason::TakingIn { target: id, partition: before });
             }
         }
         if at.abs_diff(to) != 1 {
-            return refused(Reason::NotNeighbours(partition, heir));
+            return refused(Reason::NotNeighbours(partition, target));
         }
         if nodes(&self.map.partitions[at]) != nodes(&self.map.partitions[to]) {
-            return refused(Reason::Apart(partition, heir));
+            return refused(Reason::Apart(partition, target));
         }
         // The version tells the coordinator that there is something to do.
         self.edit(partition, |_| {});
-        let border = Border::Seal { partition, heir };
-        let change_of_borders = BorderChange { version: self.map.version, border };
+        let step = BoundaryStep::Seal { partition, target };
+        let change_of_borders = BoundaryChange { version: self.map.version, step };
         self.changes.insert(change, Change::Merge(change_of_borders));
         failpoint!("change.merge");
         DirectoryReply::Done
@@ -502,21 +502,21 @@ impl DirectoryState {
 
     fn released(&mut self, version: MapVersion) -> DirectoryReply {
         // Else it was released before: nothing else is ever known by that version.
-        let Some((change, border)) = self.border(version) else { return DirectoryReply::Done };
-        match border.border.clone() {
-            Border::Split { child, .. } => self.end(change, Ended::Made(child)),
-            Border::Seal { partition, heir } => self.join(change, partition, heir),
-            Border::Join { heir, .. } => self.end(change, Ended::Made(heir)),
+        let Some((change, border)) = self.boundary(version) else { return DirectoryReply::Done };
+        match border.step.clone() {
+            BoundaryStep::Split { child, .. } => self.end(change, ChangeOutcome::Made(child)),
+            BoundaryStep::Seal { partition, target } => self.join(change, partition, target),
+            BoundaryStep::Join { target, .. } => self.end(change, ChangeOutcome::Made(target)),
         }
         failpoint!("change.released");
         DirectoryReply::Done
     }
 
     /// The partition is sealed: its keys are the neighbour's from now on.
-    fn join(&mut self, change: ChangeId, partition: PartitionId, heir: PartitionId) {
+    fn join(&mut self, change: ChangeId, partition: PartitionId, target: PartitionId) {
         let Some(at) = self.map.partitions.iter().position(|entry| entry.partition == partition) else { return };
         let ending = self.map.partitions.remove(at);
-        self.edit(heir, |entry| {
+        self.edit(target, |entry| {
             if entry.low < ending.low {
                 entry.high = ending.high.clone();
             } else {
@@ -525,9 +525,9 @@ impl DirectoryState {
         });
         let version = self.map.version;
         self.map.ending.push(Entry { version, ..ending });
-        self.absorbed.insert(partition, Absorbed { heir, version });
-        let border = Border::Join { partition, heir };
-        let next = BorderChange { version, border };
+        self.absorbed.insert(partition, AbsorbedPartition { target, version });
+        let step = BoundaryStep::Join { partition, target };
+        let next = BoundaryChange { version, step };
         self.changes.insert(change, Change::Merge(next));
     }
 
@@ -556,7 +556,7 @@ impl DirectoryState {
         known && !mutant!(change_not_idempotent)
     }
 
-    fn end(&mut self, change: ChangeId, ended: Ended) {
+    fn end(&mut self, change: ChangeId, ended: ChangeOutcome) {
         self.changes.remove(&change);
         self.ended.push_back((change, ended));
         if self.ended.len() > ENDED_MAX {

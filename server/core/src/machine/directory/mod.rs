@@ -2,7 +2,7 @@
 //!
 //! Pure. Every command is idempotent, so that one sent twice over a change of leader does no harm.
 
-pub mod borders;
+pub mod boundaries;
 mod change;
 #[cfg(test)]
 mod tests;
@@ -10,7 +10,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-pub use change::{Absorbed, Change, Ended, Move, Reason, Reshape};
+pub use change::{AbsorbedPartition, Change, ChangeOutcome, Move, Reason, Reshape};
 use coppice_client::map::{NodeInfo, NodeState, PartitionMap};
 use coppice_client::wire::{ChangeId, MapVersion, NodeId, PartitionId, UserChange};
 use coppice_ordering::{Batch, Instance};
@@ -90,13 +90,13 @@ pub struct DirectoryState {
     /// Changes of the cluster's shape that are under way.
     pub changes: BTreeMap<ChangeId, Change>,
     /// What the newest changes came to, the oldest first.
-    pub ended: VecDeque<(ChangeId, Ended)>,
+    pub ended: VecDeque<(ChangeId, ChangeOutcome)>,
     /// The highest replica id that each group ever had.
     pub replicas_used: BTreeMap<PartitionId, u32>,
     /// The highest partition id that there ever was.
     pub partitions_used: u32,
     /// Partitions that were merged into others, and whose replicas are still there.
-    pub absorbed: BTreeMap<PartitionId, Absorbed>,
+    pub absorbed: BTreeMap<PartitionId, AbsorbedPartition>,
     /// Leaving nodes, with the nodes that get their replicas.
     pub successors: BTreeMap<NodeId, NodeId>,
     /// Leaving nodes whose replicas may be given up if they find no other place.

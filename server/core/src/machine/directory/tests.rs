@@ -12,10 +12,10 @@ use coppice_client::wire::{
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Ballot, Batch, Commands, Instance, Round, Ticket};
 
-use super::{Directory, DirectoryCommand, DirectoryReply, DirectoryState, Ended, Reason, Reshape, borders};
+use super::{ChangeOutcome, Directory, DirectoryCommand, DirectoryReply, DirectoryState, Reason, Reshape, boundaries};
 use crate::access::UserError;
 use crate::machine::Outcome;
-use crate::machine::shard::Shard;
+use crate::machine::partition::Partition;
 
 fn addresses(node: u32) -> Addresses {
     Addresses { native: format!("h{node}:1"), peer: format!("h{node}:2"), ..Addresses::default() }
@@ -190,16 +190,16 @@ fn cut(directory: &mut Directory, change: u64, at: &'static str) {
     release(directory);
 }
 
-/// The ticket of the change of borders that is under way is released.
+/// The ticket of the change of boundaries that is under way is released.
 fn release(directory: &mut Directory) -> MapVersion {
-    let version = directory.state().changes.values().find_map(|change| Some(change.border()?.version));
+    let version = directory.state().changes.values().find_map(|change| Some(change.boundary()?.version));
     let version = version.expect("a change of borders is under way");
     assert_eq!(reshape(directory, Reshape::Released { version }), DirectoryReply::Done);
     version
 }
 
-fn merge(change: u64, partition: u32, heir: u32) -> Reshape {
-    Reshape::Merge { change: ChangeId(change), partition: PartitionId(partition), heir: PartitionId(heir) }
+fn merge(change: u64, partition: u32, target: u32) -> Reshape {
+    Reshape::Merge { change: ChangeId(change), partition: PartitionId(partition), target: PartitionId(target) }
 }
 
 fn bounds(directory: &Directory) -> Vec<(u32, String, Option<String>)> {
@@ -239,11 +239,11 @@ fn a_merge_is_sealed_then_joined_then_forgotten() {
     let joined = release(&mut directory);
     for _ in 0..2 {
         assert_eq!(reshape(&mut directory, Reshape::Released { version: joined }), DirectoryReply::Done);
-        assert_eq!(directory.state().ended(ChangeId(2)), Some(Ended::Made(PartitionId(1))));
+        assert_eq!(directory.state().ended(ChangeId(2)), Some(ChangeOutcome::Made(PartitionId(1))));
     }
     cut(&mut directory, 5, "m");
     assert_eq!(bounds(&directory)[1].0, 3, "an id is used once");
-    let early = Reason::TakingIn { heir: PartitionId(1), partition: PartitionId(2) };
+    let early = Reason::TakingIn { target: PartitionId(1), partition: PartitionId(2) };
     assert_eq!(reshape(&mut directory, merge(6, 3, 1)), DirectoryReply::Refused(early));
     assert_eq!(reshape(&mut directory, gone), DirectoryReply::Done);
     assert!(directory.state().map.group(PartitionId(2)).is_none());
@@ -256,21 +256,21 @@ fn a_merge_is_sealed_then_joined_then_forgotten() {
 #[test]
 fn a_name_used_again_after_many_others_is_another_change() {
     let mut directory = created(4);
-    let mut shard = Shard::new(PartitionId(1), KeyRange::all(), MapVersion(1));
+    let mut state = Partition::new(PartitionId(1), KeyRange::all(), MapVersion(1));
     let mut split = |directory: &mut Directory, change: u64, at: String| {
         let (change, partition) = (ChangeId(change), PartitionId(1));
         let at = Bytes::from(at);
         assert_eq!(reshape(directory, Reshape::Split { change, partition, at: at.clone() }), DirectoryReply::Done);
         // What the coordinator sends; its name is new each time.
-        let [border] = &borders::changes(directory.state(), &BTreeSet::new())[..] else { panic!("one change") };
+        let [border] = &boundaries::changes(directory.state(), &BTreeSet::new())[..] else { panic!("one change") };
         let n = border.id.0;
         let ballot = Ballot { round: Round(1), replica: coppice_ordering::ReplicaId(1) };
         let work = Work::Change { id: border.id, payload: border.payload.clone() };
-        let prev = shard.last_ticket();
+        let prev = state.last_ticket();
         let place = Place { ticket: Ticket { ballot, n }, prev, work };
         let batch = Batch::Commands(Commands::new(1, crate::machine::entry::place(&place)));
-        shard.execute(Instance(n), &batch, &mut Vec::new());
-        assert_eq!(shard.range().high.as_deref(), Some(&at[..]), "it is carried out");
+        state.execute(Instance(n), &batch, &mut Vec::new());
+        assert_eq!(state.range().high.as_deref(), Some(&at[..]), "it is carried out");
         release(directory);
     };
     split(&mut directory, 7, "z".into());
@@ -278,7 +278,7 @@ fn a_name_used_again_after_many_others_is_another_change() {
         split(&mut directory, 1_000 + u64::from(number), format!("y{:05}", 999 - number));
     }
     split(&mut directory, 7, "c".into());
-    assert_eq!(directory.state().ended(ChangeId(7)), Some(Ended::Made(PartitionId(303))));
+    assert_eq!(directory.state().ended(ChangeId(7)), Some(ChangeOutcome::Made(PartitionId(303))));
 }
 
 /// Seed 927: the last partition of the first map was merged away, and the next split gave its name to the child; nodes
@@ -308,7 +308,7 @@ fn senseless_merges_are_refused_whole() {
     reshape(&mut directory, Reshape::Moved { change: ChangeId(3) });
     let before = directory.state().clone();
     let id = PartitionId;
-    for (partition, heir, reason) in [
+    for (partition, target, reason) in [
         (2, 1, Reason::NotNeighbours(id(2), id(1))),
         (1, 1, Reason::NotNeighbours(id(1), id(1))),
         (3, 2, Reason::Apart(id(3), id(2))),
@@ -316,7 +316,7 @@ fn senseless_merges_are_refused_whole() {
         (1, 9, Reason::UnknownPartition(id(9))),
         (0, 1, Reason::UnknownPartition(id(0))),
     ] {
-        assert_eq!(reshape(&mut directory, merge(4, partition, heir)), DirectoryReply::Refused(reason));
+        assert_eq!(reshape(&mut directory, merge(4, partition, target)), DirectoryReply::Refused(reason));
         assert_eq!(directory.state(), &before);
     }
 }

@@ -9,8 +9,8 @@ use coppice_client::wire::{FrameDecoder, Request as Asked, ValidateRequest, Vers
 use coppice_ordering::message::{Heartbeat, Phase2b};
 use coppice_ordering::{Beat, Lsn};
 
-use super::super::patience::PATIENCE;
-use super::patience::leader;
+use super::super::stalled_reads::STALL_TIMEOUT;
+use super::stalled_reads::leader;
 use super::*;
 use crate::cost::Account;
 use crate::request::Refusal;
@@ -144,15 +144,15 @@ fn rd14_a_leader_without_patience_counts_the_changes_of_what_is_decided() {
     let mut leader = written();
     let seen = reads(&mut leader, 2);
     let vote = writes(&mut leader, 2);
-    leader.leads_on(2 * PATIENCE);
-    assert!(leader.replica.is_out_of_patience());
+    leader.leads_on(2 * STALL_TIMEOUT);
+    assert!(leader.replica.reads_are_stalled());
     let now = reads(&mut leader, 3);
     for (stream, version) in [(4, seen), (5, now)] {
         let round = leader.asks(stream, validate(version, b"a", None));
         assert_eq!(unchanged(&leader.is_confirmed(round)), Some((Instance(2), true)), "the write is not decided");
     }
     is_voted(&mut leader, vote, 3);
-    assert!(!leader.replica.is_out_of_patience());
+    assert!(!leader.replica.reads_are_stalled());
     for (stream, low, same) in [(6, b"k", false), (7, b"l", true)] {
         let round = leader.asks(stream, validate(now, low, None));
         assert_eq!(unchanged(&leader.is_confirmed(round)), Some((Instance(3), same)), "the write is decided");

@@ -109,7 +109,7 @@ fn a_partition_is_cut_as_it_was_planned_or_not_at_all() {
     let Ok(Verdict::Begin { command, .. }) = model.judge(&first) else { panic!("nobody was before") };
     execute(&mut model.directory, &command);
     because(&model.judge(&second).expect_err("it is being cut").to_string(), "other borders than in the plan");
-    // Who asks again is told how far it is, whatever the borders are now.
+    // Who asks again is told how far it is, whatever the boundaries are now.
     assert!(matches!(model.judge(&first), Ok(Verdict::Progress(progress)) if progress.begun && !progress.done));
 }
 

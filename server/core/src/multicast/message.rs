@@ -1,5 +1,5 @@
 //! What the coordinator and the partitions' leaders say to each other, as bytes (protocol.md 4). Losing, repeating or
-//! reordering letters is harmless.
+//! reordering multicast messages is harmless.
 
 use bytes::Bytes;
 use coppice_client::map::{Entry, PartitionMap};
@@ -11,31 +11,31 @@ use crate::wire::codec::{Body, BodyReader};
 
 /// Between the coordinator and the leader of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Letter {
+pub struct MulticastMessage {
     /// The partition that it is to or from.
     pub partition: PartitionId,
     /// What it says.
-    pub word: Word,
+    pub body: MulticastBody,
     /// It came to somebody else first, who sent it on.
     pub passed_on: bool,
 }
 
-impl Letter {
-    /// A letter of the one who says this.
-    pub fn new(partition: PartitionId, word: Word) -> Letter {
-        Letter { partition, word, passed_on: false }
+impl MulticastMessage {
+    /// A multicast message of the one who says this.
+    pub fn new(partition: PartitionId, body: MulticastBody) -> MulticastMessage {
+        MulticastMessage { partition, body, passed_on: false }
     }
 
     /// The group whose leader it is for.
     pub fn receiver(&self) -> PartitionId {
-        match self.word {
-            Word::Place(_) | Word::Released(_) => self.partition,
-            Word::Placed(_) => PartitionId::DIRECTORY,
+        match self.body {
+            MulticastBody::Place(_) | MulticastBody::Released(_) => self.partition,
+            MulticastBody::Placed(_) => PartitionId::DIRECTORY,
         }
     }
 }
 
-impl Letter {
+impl MulticastMessage {
     /// Whether `sender` may write it, by this map: a node with a replica of the partition or of the directory, of which
     /// one writes it and any may send it on. Of a partition that the map does not know it says nothing.
     pub fn may_come_from(&self, sender: NodeId, map: &PartitionMap) -> bool {
@@ -45,29 +45,29 @@ impl Letter {
     }
 }
 
-/// Where a letter goes on to that came from node `sender` to node `own`, which takes `leader` for the leader of the
-/// group that it is for. The sender may not know who leads: without a replica of the group it hears so only every other
-/// second. Or it knows, and the two do not hear each other: then it writes to all replicas, and one of them hears both.
-/// That happens once to a letter.
+/// Where a multicast message goes on to that came from node `sender` to node `own`, which takes `leader` for the leader
+/// of the group that it is for. The sender may not know who leads: without a replica of the group it hears so only
+/// every other second. Or it knows, and the two do not hear each other: then it writes to all replicas, and one of them
+/// hears both. That happens once to a multicast message.
 pub fn goes_on_to(
-    letter: &Letter,
+    message: &MulticastMessage,
     group: &Entry,
     leader: Option<NodeId>,
     (own, sender): (NodeId, NodeId),
 ) -> Option<NodeId> {
-    let knows = group.replica_on(own).is_some() && !letter.passed_on;
-    leader.filter(|leader| knows && ![own, sender].contains(leader) && !mutant!(letters_end_here))
+    let knows = group.replica_on(own).is_some() && !message.passed_on;
+    leader.filter(|leader| knows && ![own, sender].contains(leader) && !mutant!(multicast_ends_here))
 }
 
-/// The node that a letter is written to, whose receiver has the replicas of `group` and is led, as far as is `known`,
-/// from there: whoever has no replica of the directory hears who leads it late, and of others that heard it late. A
-/// ticket names the replica that drew it.
-pub fn addressee(letter: &Letter, group: Option<&Entry>, known: Option<NodeId>) -> Option<NodeId> {
-    let Word::Placed(ticket) = &letter.word else { return known };
-    let drew = |entry: &Entry| {
+/// The node that a multicast message is written to, whose receiver has the replicas of `group` and is led, as far as is
+/// `known`, from there: whoever has no replica of the directory hears who leads it late, and of others that heard it
+/// late. A ticket names the replica that chose it.
+pub fn addressee(message: &MulticastMessage, group: Option<&Entry>, known: Option<NodeId>) -> Option<NodeId> {
+    let MulticastBody::Placed(ticket) = &message.body else { return known };
+    let chose = |entry: &Entry| {
         entry.replicas.iter().find(|info| info.replica.0 == ticket.ballot.replica.0).map(|info| info.node)
     };
-    group.and_then(drew).filter(|_| !mutant!(placed_by_hearsay)).or(known)
+    group.and_then(chose).filter(|_| !mutant!(placed_by_hearsay)).or(known)
 }
 
 /// The node of a group's leader as the newest map names it (`place`), if that is news beside what is `known`. A replica
@@ -76,9 +76,9 @@ pub fn leader_learned<N: Copy + PartialEq>(place: Option<N>, known: Option<N>) -
     place.filter(|_| place != known && !mutant!(leader_node_unlearned))
 }
 
-/// What a letter says.
+/// What a multicast message says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum MulticastBody {
     /// To the partition: put this into your log.
     Place(Place),
     /// From the partition: everything up to this ticket is decided here.
@@ -102,55 +102,56 @@ const CHANGE: u8 = 2;
 /// command with its keys; it becomes a batch of the partition's log.
 const PLACE_BYTES_MAX: usize = 2 << 20;
 
-/// Most letters in one frame: a sender closes a frame at 16 KiB, and the shortest letter has 5 bytes.
-const LETTERS_MAX: usize = 4_096;
+/// Most multicast messages in one frame: a sender closes a frame at 16 KiB, and the shortest multicast message has 5
+/// bytes.
+const FRAME_MESSAGES_MAX: usize = 4_096;
 
-/// Appends one letter to a frame's body.
-pub fn encode(body: &mut Body, letter: &Letter) {
-    body.put_varint(u64::from(letter.partition.0));
-    let how = if letter.passed_on { PASSED_ON } else { 0 };
-    match &letter.word {
-        Word::Place(place) => {
+/// Appends one multicast message to a frame's body.
+pub fn encode(body: &mut Body, message: &MulticastMessage) {
+    body.put_varint(u64::from(message.partition.0));
+    let how = if message.passed_on { PASSED_ON } else { 0 };
+    match &message.body {
+        MulticastBody::Place(place) => {
             body.put_u8(PLACE | how);
             put_place(body, place);
         }
-        Word::Placed(ticket) => {
+        MulticastBody::Placed(ticket) => {
             body.put_u8(PLACED | how);
             put_ticket(body, *ticket);
         }
-        Word::Released(ticket) => {
+        MulticastBody::Released(ticket) => {
             body.put_u8(RELEASED | how);
             put_ticket(body, *ticket);
         }
     }
 }
 
-/// Reads all letters of a frame's body.
+/// Reads all multicast messages of a frame's body.
 ///
 /// # Errors
 /// The first thing that is not what it should be; the connection is then closed.
-pub fn decode(body: &Bytes) -> Result<Vec<Letter>, WireError> {
+pub fn decode(body: &Bytes) -> Result<Vec<MulticastMessage>, WireError> {
     let mut reader = BodyReader::new(body);
-    let mut letters = Vec::new();
+    let mut messages = Vec::new();
     while !reader.is_empty() {
         let partition = PartitionId(reader.varint_u32()?);
         let kind = reader.u8()?;
-        let word = match kind & !PASSED_ON {
-            PLACE => Word::Place(place(&mut reader)?),
-            PLACED => Word::Placed(ticket(&mut reader)?),
-            RELEASED => Word::Released(ticket(&mut reader)?),
-            other => return Err(WireError::Unknown { what: "letter", value: u64::from(other) }),
+        let body = match kind & !PASSED_ON {
+            PLACE => MulticastBody::Place(place(&mut reader)?),
+            PLACED => MulticastBody::Placed(ticket(&mut reader)?),
+            RELEASED => MulticastBody::Released(ticket(&mut reader)?),
+            other => return Err(WireError::Unknown { what: "multicast message", value: u64::from(other) }),
         };
-        if letters.len() == LETTERS_MAX {
-            let (value, max) = (LETTERS_MAX as u64 + 1, LETTERS_MAX as u64);
-            return Err(WireError::Limit { what: "letters in a frame", value, max });
+        if messages.len() == FRAME_MESSAGES_MAX {
+            let (value, max) = (FRAME_MESSAGES_MAX as u64 + 1, FRAME_MESSAGES_MAX as u64);
+            return Err(WireError::Limit { what: "messages in a frame", value, max });
         }
-        letters.push(Letter { partition, word, passed_on: kind & PASSED_ON != 0 });
+        messages.push(MulticastMessage { partition, body, passed_on: kind & PASSED_ON != 0 });
     }
-    Ok(letters)
+    Ok(messages)
 }
 
-/// Appends a `Place`: the same bytes in a letter and in the partition's log.
+/// Appends a `Place`: the same bytes in a multicast message and in the partition's log.
 pub fn put_place(body: &mut Body, place: &Place) {
     put_ticket(body, place.ticket);
     body.put_u8(u8::from(place.prev.is_some()));
@@ -194,7 +195,7 @@ pub fn place(reader: &mut BodyReader<'_>) -> Result<Place, WireError> {
             let mut queries = Vec::with_capacity(count.min(1_024));
             for _ in 0..count {
                 let query = QueryId(reader.varint()?);
-                queries.push(SubQuery { query, bytes: reader.bytes("share length", PLACE_BYTES_MAX)? });
+                queries.push(SubQuery { query, bytes: reader.bytes("partition query length", PLACE_BYTES_MAX)? });
                 if before - reader.left() > PLACE_BYTES_MAX {
                     let value = (before - reader.left()) as u64;
                     return Err(WireError::Limit { what: "ticket length", value, max: PLACE_BYTES_MAX as u64 });
@@ -233,22 +234,22 @@ mod tests {
     /// A partition was handed over by the node that its coordinator, without a replica of it, takes for its leader:
     /// queries waited two seconds, and everything behind their tickets.
     #[test]
-    fn a_letter_to_who_led_before_goes_on_to_who_leads_once() {
+    fn a_message_to_the_former_leader_is_forwarded_once() {
         let replicas = [3, 4, 5].map(|n| ReplicaInfo { replica: WireReplica(n), node: NodeId(n), role: Role::Voter });
         let (low, high, version) = (Bytes::new(), None, MapVersion(1));
         let group = Entry { partition: PartitionId(5), low, high, version, replicas: replicas.to_vec() };
         let [outside, before, leads, third] = [2, 3, 4, 5].map(NodeId);
-        let letter = Letter::new(PartitionId(5), Word::Released(Ticket::default()));
-        let goes = |leader, way| goes_on_to(&letter, &group, leader, way);
+        let message = MulticastMessage::new(PartitionId(5), MulticastBody::Released(Ticket::default()));
+        let goes = |leader, way| goes_on_to(&message, &group, leader, way);
         assert_eq!(goes(Some(leads), (before, outside)), Some(leads));
         assert_eq!(goes(Some(leads), (leads, before)), None, "it is here");
         assert_eq!(goes(None, (before, outside)), None, "nobody leads");
         // A coordinator with a replica of its own, which does not hear the leader.
         assert_eq!(goes(Some(leads), (before, third)), Some(leads));
         assert_eq!(goes(Some(leads), (outside, third)), None, "who has no replica does not know");
-        let letter = Letter { passed_on: true, ..letter.clone() };
+        let message = MulticastMessage { passed_on: true, ..message.clone() };
         for way in (1..=6).flat_map(|own| (1..=6).map(move |sender| (NodeId(own), NodeId(sender)))) {
-            assert_eq!(goes_on_to(&letter, &group, Some(leads), way), None, "twice");
+            assert_eq!(goes_on_to(&message, &group, Some(leads), way), None, "twice");
         }
     }
 
@@ -259,11 +260,15 @@ mod tests {
         let replicas = [3, 4].map(|n| ReplicaInfo { replica: WireReplica(n), node: NodeId(n), role: Role::Voter });
         let directory = Entry { partition: PartitionId::DIRECTORY, replicas: replicas.to_vec(), ..Entry::default() };
         let ticket = |replica| Ticket { ballot: Ballot { round: Round(18), replica: ReplicaId(replica) }, n: 14 };
-        let to = |word, known| addressee(&Letter::new(PartitionId(5), word), Some(&directory), known);
-        assert_eq!(to(Word::Placed(ticket(3)), Some(NodeId(8))), Some(NodeId(3)));
-        assert_eq!(to(Word::Placed(ticket(3)), None), Some(NodeId(3)));
-        assert_eq!(to(Word::Placed(ticket(9)), Some(NodeId(8))), Some(NodeId(8)), "it is gone: who leads now may know");
-        assert_eq!(to(Word::Released(ticket(3)), Some(NodeId(8))), Some(NodeId(8)), "not for the directory");
+        let to = |body, known| addressee(&MulticastMessage::new(PartitionId(5), body), Some(&directory), known);
+        assert_eq!(to(MulticastBody::Placed(ticket(3)), Some(NodeId(8))), Some(NodeId(3)));
+        assert_eq!(to(MulticastBody::Placed(ticket(3)), None), Some(NodeId(3)));
+        assert_eq!(
+            to(MulticastBody::Placed(ticket(9)), Some(NodeId(8))),
+            Some(NodeId(8)),
+            "it is gone: who leads now may know"
+        );
+        assert_eq!(to(MulticastBody::Released(ticket(3)), Some(NodeId(8))), Some(NodeId(8)), "not for the directory");
     }
 
     /// Simulator, seed 1102011: the map came after the first heartbeat, and nobody looked again.
@@ -277,13 +282,13 @@ mod tests {
 
     #[cfg(feature = "mutants")]
     #[test]
-    fn a_letter_that_stays_where_it_came_is_caught() {
+    fn a_message_that_is_not_forwarded_is_caught() {
         for (mutant, test) in [
-            ("letters_end_here", "a_letter_to_who_led_before_goes_on_to_who_leads_once"),
+            ("multicast_ends_here", "a_message_to_the_former_leader_is_forwarded_once"),
             ("placed_by_hearsay", "what_is_placed_is_told_to_who_asked"),
             ("leader_node_unlearned", "the_node_of_a_leader_is_learned_when_a_map_names_it"),
         ] {
-            planted::assert_caught(mutant, &format!("multicast::letter::tests::{test}"));
+            planted::assert_caught(mutant, &format!("multicast::message::tests::{test}"));
         }
     }
 
@@ -301,28 +306,36 @@ mod tests {
         prop_oneof![Just(Work::Nothing), proptest::collection::vec(sub, 0..4).prop_map(Work::Queries), change]
     }
 
-    fn any_letter() -> impl Strategy<Value = Letter> {
+    fn any_message() -> impl Strategy<Value = MulticastMessage> {
         let place = (any_ticket(), proptest::option::of(any_ticket()), any_work())
-            .prop_map(|(ticket, prev, work)| Word::Place(Place { ticket, prev, work }));
-        let word = prop_oneof![place, any_ticket().prop_map(Word::Placed), any_ticket().prop_map(Word::Released)];
-        let how = (any::<u32>(), any::<bool>(), word);
-        how.prop_map(|(partition, passed_on, word)| Letter { partition: PartitionId(partition), word, passed_on })
+            .prop_map(|(ticket, prev, work)| MulticastBody::Place(Place { ticket, prev, work }));
+        let body = prop_oneof![
+            place,
+            any_ticket().prop_map(MulticastBody::Placed),
+            any_ticket().prop_map(MulticastBody::Released)
+        ];
+        let how = (any::<u32>(), any::<bool>(), body);
+        how.prop_map(|(partition, passed_on, body)| MulticastMessage {
+            partition: PartitionId(partition),
+            body,
+            passed_on,
+        })
     }
 
-    fn bytes_of(letters: &[Letter]) -> Bytes {
+    fn bytes_of(messages: &[MulticastMessage]) -> Bytes {
         let mut body = Body::default();
-        letters.iter().for_each(|letter| encode(&mut body, letter));
+        messages.iter().for_each(|message| encode(&mut body, message));
         body.take_pieces().concat().into()
     }
 
     proptest! {
         #[test]
-        fn letters_come_back_as_they_were(letters in proptest::collection::vec(any_letter(), 0..5)) {
-            prop_assert_eq!(decode(&bytes_of(&letters)), Ok(letters));
+        fn messages_round_trip(messages in proptest::collection::vec(any_message(), 0..5)) {
+            prop_assert_eq!(decode(&bytes_of(&messages)), Ok(messages));
         }
 
         #[test]
-        fn any_bytes_are_letters_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn any_bytes_are_messages_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             _ = decode(&Bytes::from(bytes));
         }
     }

@@ -7,13 +7,13 @@ use coppice_ordering::{Input as Order, Instance, ReplicaId, Time};
 
 use super::{Effect, Replica};
 use crate::machine::Answer;
-use crate::machine::shard::Inheritance;
+use crate::machine::partition::AbsorbedState;
 
 /// Between two questions for what is awaited: the neighbour's replica on this node may still be starting.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// When the neighbour's replica here cannot tell for so long, another replica's snapshot takes the place of the batch.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SNAPSHOT_AFTER: Duration = Duration::from_secs(2);
 
 /// A batch that waits.
 #[derive(Clone, Copy, Debug)]
@@ -27,10 +27,10 @@ pub(super) struct Stall {
 
 impl Replica {
     /// A neighbour's state is here: what waited for it runs.
-    pub(super) fn on_inherit(&mut self, now: Time, left: Inheritance, effects: &mut Vec<Effect>) {
+    pub(super) fn on_absorb(&mut self, now: Time, left: AbsorbedState, effects: &mut Vec<Effect>) {
         let waited = self.executor.awaits().is_some();
         let mut answers = std::mem::take(&mut self.answers);
-        self.executor.inherit(left, &mut answers);
+        self.executor.absorb(left, &mut answers);
         self.answers = answers;
         self.keep_answers();
         self.keep_parts();
@@ -83,7 +83,7 @@ impl Replica {
         if stall.again <= now {
             stall.again = now + ASK_INTERVAL;
             effects.push(Effect::Awaits(awaited));
-            if self.executor.is_stalled() && now.since(stall.since) >= PATIENCE {
+            if self.executor.is_stalled() && now.since(stall.since) >= SNAPSHOT_AFTER {
                 effects.extend(self.next_source(stall.asked).map(|from| Effect::NeedSnapshot { from, instance: at }));
                 stall.asked += 1;
             }

@@ -15,7 +15,7 @@ use coppice_client::wire::{Command, CommandRefusal, Pack, SessionId, VALUE_BYTES
 use coppice_ordering::{Commands, Instance};
 
 use super::command::{repeat, run, take_ready, value_bytes};
-use super::{Answer, Outcome, Shard, ShardMark};
+use super::{Answer, Outcome, Partition, PartitionMark};
 use crate::machine::entry::{self, Entry};
 use crate::sessions::{Answers, Numbers};
 
@@ -81,12 +81,12 @@ struct Gathered<'a> {
     known_upto: BTreeMap<SessionId, u64>,
 }
 
-impl Shard {
+impl Partition {
     pub(super) fn execute_commands(
         &mut self,
         instance: Instance,
         commands: &Commands,
-        mark: &mut ShardMark,
+        mark: &mut PartitionMark,
         answers: &mut Vec<Answer>,
     ) {
         let mut index = 0;
@@ -173,7 +173,7 @@ impl Shard {
         instance: Instance,
         gathered: &mut Gathered<'_>,
         allowance: &mut Allowance,
-        mark: &mut ShardMark,
+        mark: &mut PartitionMark,
         answers: &mut Vec<Answer>,
     ) {
         if gathered.packs.is_empty() {
@@ -214,7 +214,7 @@ impl Shard {
         index: u32,
         pack: &Pack<'_>,
         allowance: &mut Allowance,
-        mark: &mut ShardMark,
+        mark: &mut PartitionMark,
         mut ready: Option<&mut slice::Iter<'_, OpResult>>,
     ) -> Outcome {
         let session = pack.session();

@@ -1,4 +1,5 @@
-//! Moving borders: what splits and merges do to a partition's state, and how they are taken back (protocol.md 8, 2.3).
+//! Moving boundaries: what splits and merges do to a partition's state, and how they are taken back (protocol.md 8,
+//! 2.3).
 //!
 //! A split cuts the tree in O(log n) and the upper part becomes the child's; a merge seals one partition, then joins
 //! its tree to the neighbour's: no pair is copied. Commands after a cut cannot touch the upper part, so taking the cut
@@ -11,51 +12,53 @@ use coppice_client::wire::{MapVersion, PartitionId};
 use coppice_ordering::{Chain, Instance, Ticket};
 use serde::{Deserialize, Serialize};
 
-use super::{Shard, ShardMark};
+use super::{Partition, PartitionMark};
 use crate::sessions::Sessions;
 
-/// A change of borders as it stands in a partition's log.
+/// A change of boundaries as it stands in a partition's log.
 ///
 /// The directory decides one change of a partition at a time, and each raises the map's version. So a partition applies
 /// a change once: when its version is above that of the last change applied there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BorderChange {
+pub struct BoundaryChange {
     /// The map that it leads to, and its name: no other change has it, whatever operators call theirs.
     pub version: MapVersion,
     /// What.
-    pub border: Border,
+    pub step: BoundaryStep,
 }
 
-impl BorderChange {
+impl BoundaryChange {
     /// Those that must have placed it before it is released.
     pub fn partitions(&self) -> Vec<PartitionId> {
-        match &self.border {
-            Border::Split { parent, child, .. } => vec![*parent, *child],
-            Border::Seal { partition, .. } => vec![*partition],
-            Border::Join { partition, heir } => vec![*partition, *heir],
+        match &self.step {
+            BoundaryStep::Split { parent, child, .. } => vec![*parent, *child],
+            BoundaryStep::Seal { partition, .. } => vec![*partition],
+            BoundaryStep::Join { partition, target } => vec![*partition, *target],
         }
     }
 
     /// Which of them places it before the other is sent it: nobody waits for a reply of a sealed partition.
     pub fn first(&self) -> Option<PartitionId> {
-        match &self.border {
-            Border::Split { .. } | Border::Seal { .. } => None,
-            Border::Join { partition, .. } => Some(*partition),
+        match &self.step {
+            BoundaryStep::Split { .. } | BoundaryStep::Seal { .. } => None,
+            BoundaryStep::Join { partition, .. } => Some(*partition),
         }
     }
 
     /// Those that it touches, or will.
     pub fn touched(&self) -> [PartitionId; 2] {
-        match &self.border {
-            Border::Split { parent, child, .. } => [*parent, *child],
-            Border::Seal { partition, heir } | Border::Join { partition, heir } => [*partition, *heir],
+        match &self.step {
+            BoundaryStep::Split { parent, child, .. } => [*parent, *child],
+            BoundaryStep::Seal { partition, target } | BoundaryStep::Join { partition, target } => {
+                [*partition, *target]
+            }
         }
     }
 }
 
 /// What a change does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Border {
+pub enum BoundaryStep {
     /// The keys from `at` on become a partition of their own.
     Split {
         /// Which partition is cut.
@@ -73,14 +76,14 @@ pub enum Border {
         /// Which one.
         partition: PartitionId,
         /// The neighbour that will take it in.
-        heir: PartitionId,
+        target: PartitionId,
     },
     /// The neighbour of a sealed partition takes in its keys and sessions. The second half of a merge.
     Join {
         /// The sealed one.
         partition: PartitionId,
         /// Its neighbour, on the same nodes.
-        heir: PartitionId,
+        target: PartitionId,
     },
 }
 
@@ -94,14 +97,14 @@ pub struct Fork {
     /// Its replicas.
     pub replicas: Vec<ReplicaInfo>,
     /// Its state.
-    pub shard: Shard,
+    pub partition: Partition,
 }
 
 /// That a partition is sealed, and for whom: replicated state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Seal {
     /// The neighbour that will take it in.
-    pub heir: PartitionId,
+    pub target: PartitionId,
     /// The version of the change that sealed it: below that of the change that joins them, above all before that.
     pub version: MapVersion,
     /// The last ticket when it was sealed.
@@ -110,7 +113,7 @@ pub struct Seal {
 
 /// A sealed partition's decided state: what its neighbour takes in. Nothing of it changes any more.
 #[derive(Clone, Debug)]
-pub struct Inheritance {
+pub struct AbsorbedState {
     /// Who leaves it.
     pub partition: PartitionId,
     /// For whom, and since when.
@@ -120,25 +123,25 @@ pub struct Inheritance {
     sessions: Sessions,
 }
 
-/// An inheritance that a batch needs and that is not here yet.
+/// An absorbed state that a batch needs and that is not here yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Awaited {
+pub struct AwaitedState {
     /// Who leaves it.
     pub partition: PartitionId,
 }
 
 /// Takes one change back.
 #[derive(Debug)]
-pub(super) struct Moved {
+pub(super) struct BoundaryUndo {
     /// What ran before the change.
     at: UndoMark,
     range: KeyRange,
     map_version: MapVersion,
-    what: Taken,
+    what: TreeUndo,
 }
 
 #[derive(Debug)]
-enum Taken {
+enum TreeUndo {
     /// A split cut this off.
     Upper(Snapshot),
     /// A merge sealed the partition.
@@ -148,42 +151,47 @@ enum Taken {
     Higher,
 }
 
-impl Shard {
+impl Partition {
     /// Applies a change, unless it was applied before or does not concern this partition.
-    pub(super) fn change(&mut self, instance: Instance, change: &BorderChange, mark: &mut ShardMark) {
+    pub(super) fn change(&mut self, instance: Instance, change: &BoundaryChange, mark: &mut PartitionMark) {
         if change.version <= self.map_version && !mutant!(border_applied_again) {
             return;
         }
-        match &change.border {
-            Border::Split { parent, child, at, replicas } if *parent == self.partition => {
+        match &change.step {
+            BoundaryStep::Split { parent, child, at, replicas } if *parent == self.partition => {
                 self.split(instance, change, (*child, at, replicas), mark);
             }
-            Border::Seal { partition, heir } if *partition == self.partition && self.sealed.is_none() => {
-                self.note(change, Taken::Nothing, mark);
+            BoundaryStep::Seal { partition, target } if *partition == self.partition && self.sealed.is_none() => {
+                self.note(change, TreeUndo::Nothing, mark);
                 self.sealed =
-                    Some(Seal { heir: *heir, version: change.version, last_ticket: self.chain.last_ticket() });
+                    Some(Seal { target: *target, version: change.version, last_ticket: self.chain.last_ticket() });
                 mark.seals = true;
                 failpoint!("merge.sealed");
             }
-            Border::Join { partition, heir } if *heir == self.partition => {
+            BoundaryStep::Join { partition, target } if *target == self.partition => {
                 self.join(instance, change, *partition, mark);
             }
-            Border::Split { .. } | Border::Seal { .. } | Border::Join { .. } => {}
+            BoundaryStep::Split { .. } | BoundaryStep::Seal { .. } | BoundaryStep::Join { .. } => {}
         }
     }
 
     /// Remembers what takes the change back; call it before anything is changed.
-    fn note(&mut self, change: &BorderChange, what: Taken, mark: &mut ShardMark) {
-        mark.moved.push(Moved { at: self.undo.mark(), range: self.range.clone(), map_version: self.map_version, what });
+    fn note(&mut self, change: &BoundaryChange, what: TreeUndo, mark: &mut PartitionMark) {
+        mark.moved.push(BoundaryUndo {
+            at: self.undo.mark(),
+            range: self.range.clone(),
+            map_version: self.map_version,
+            what,
+        });
         self.map_version = change.version;
     }
 
     fn split(
         &mut self,
         instance: Instance,
-        change: &BorderChange,
+        change: &BoundaryChange,
         (child, at, replicas): (PartitionId, &Bytes, &[ReplicaInfo]),
-        mark: &mut ShardMark,
+        mark: &mut PartitionMark,
     ) {
         if !self.range.contains(at) || **at == *self.range.low || self.sealed.is_some() {
             return;
@@ -191,36 +199,36 @@ impl Shard {
         let before = self.range.clone();
         let upper = self.tree.split_off(at);
         failpoint!("split.cut");
-        self.note(change, Taken::Upper(upper.snapshot()), mark);
+        self.note(change, TreeUndo::Upper(upper.snapshot()), mark);
         self.range.high = Some(at[..].into());
         let sessions = match mutant!(fork_no_sessions) {
             true => Sessions::default(),
             false => self.sessions.share(&mut mark.sessions),
         };
-        let shard = Shard {
+        let partition = Partition {
             range: KeyRange { low: at[..].into(), high: before.high },
             tree: upper,
             sessions,
             session_limits: self.session_limits,
             chain: self.chain.child(),
-            ..Shard::new(child, KeyRange::all(), change.version)
+            ..Partition::new(child, KeyRange::all(), change.version)
         };
-        mark.forks.push(Fork { instance, version: change.version, replicas: replicas.to_vec(), shard });
+        mark.forks.push(Fork { instance, version: change.version, replicas: replicas.to_vec(), partition });
         failpoint!("split.forked");
     }
 
     /// Takes in a sealed neighbour. Its state must be here; if it is not, the batch has to wait for it, and what it did
-    /// so far is taken back (see [`ShardMark::awaits`]).
-    fn join(&mut self, instance: Instance, change: &BorderChange, partition: PartitionId, mark: &mut ShardMark) {
-        let Some(left) = self.inheritances.iter().find(|left| left.partition == partition).cloned() else {
-            mark.awaits = Some(Awaited { partition });
+    /// so far is taken back (see [`PartitionMark::awaits`]).
+    fn join(&mut self, instance: Instance, change: &BoundaryChange, partition: PartitionId, mark: &mut PartitionMark) {
+        let Some(left) = self.absorbed_states.iter().find(|left| left.partition == partition).cloned() else {
+            mark.awaits = Some(AwaitedState { partition });
             return;
         };
         let below = left.range.high.as_deref() == Some(self.range.low.as_slice());
         if !below && self.range.high.as_deref() != Some(left.range.low.as_slice()) {
             return;
         }
-        self.note(change, if below { Taken::Lower } else { Taken::Higher }, mark);
+        self.note(change, if below { TreeUndo::Lower } else { TreeUndo::Higher }, mark);
         let other = Tree::from(left.tree);
         if below {
             let own = std::mem::replace(&mut self.tree, other);
@@ -238,15 +246,15 @@ impl Shard {
         failpoint!("merge.joined");
     }
 
-    /// Takes back what a batch did to tree and borders, newest first.
-    pub(super) fn undo_borders(&mut self, mark: &ShardMark) {
+    /// Takes back what a batch did to tree and boundaries, newest first.
+    pub(super) fn undo_boundaries(&mut self, mark: &PartitionMark) {
         for moved in mark.moved.iter().rev() {
             self.tree.undo_to(&mut self.undo, moved.at);
             match &moved.what {
-                Taken::Upper(upper) => self.tree.join(upper.clone().into()),
-                Taken::Nothing => self.sealed = None,
-                Taken::Lower => self.tree = self.tree.split_off(&moved.range.low),
-                Taken::Higher => {
+                TreeUndo::Upper(upper) => self.tree.join(upper.clone().into()),
+                TreeUndo::Nothing => self.sealed = None,
+                TreeUndo::Lower => self.tree = self.tree.split_off(&moved.range.low),
+                TreeUndo::Higher => {
                     if let Some(high) = &moved.range.high {
                         drop(self.tree.split_off(high));
                     }
@@ -260,9 +268,9 @@ impl Shard {
     }
 
     /// A batch is decided: what it took in goes where no undo needs it any more.
-    pub(super) fn confirm_borders(&mut self, mark: &ShardMark) {
+    pub(super) fn confirm_boundaries(&mut self, mark: &PartitionMark) {
         if let Some(&joined) = mark.joins.last() {
-            self.inheritances.retain(|left| left.seal.version > joined);
+            self.absorbed_states.retain(|left| left.seal.version > joined);
         }
     }
 
@@ -278,8 +286,8 @@ impl Shard {
 
     /// What this partition leaves to its neighbour, if it is sealed. The caller knows that the seal is decided; what
     /// stands after it in the log changes nothing of this.
-    pub fn inheritance(&self) -> Option<Inheritance> {
-        Some(Inheritance {
+    pub fn absorbed_state(&self) -> Option<AbsorbedState> {
+        Some(AbsorbedState {
             partition: self.partition,
             seal: self.sealed?,
             range: self.range.clone(),
@@ -289,12 +297,12 @@ impl Shard {
     }
 
     /// Keeps what a neighbour leaves until the change that takes it in is executed; `true` if it was not here before.
-    pub fn inherit(&mut self, left: Inheritance) -> bool {
-        let known = self.inheritances.iter().any(|known| known.partition == left.partition);
-        // Nothing changes the heir between the seal and the join: it is above the seal once it has taken it in.
-        let wanted = left.seal.heir == self.partition && !known && self.map_version < left.seal.version;
+    pub fn absorb(&mut self, left: AbsorbedState) -> bool {
+        let known = self.absorbed_states.iter().any(|known| known.partition == left.partition);
+        // Nothing changes the merge target between the seal and the join: it is above the seal once it has taken it in.
+        let wanted = left.seal.target == self.partition && !known && self.map_version < left.seal.version;
         if wanted {
-            self.inheritances.push(left);
+            self.absorbed_states.push(left);
         }
         wanted
     }

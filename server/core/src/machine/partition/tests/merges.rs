@@ -12,9 +12,9 @@ use coppice_ordering::{
     Settings, Ticket, Time,
 };
 
-use super::super::{Border, BorderChange, Shard, Values};
+use super::super::{BoundaryChange, BoundaryStep, Partition, Values};
 use super::{Log, batch, put, put_of};
-use crate::executor::{Executing, Executor};
+use crate::executor::{Executor, ExecutorSettings};
 use crate::machine::entry;
 use crate::machine::{Machine, Outcome};
 use crate::replica::{Effect, Input, Replica};
@@ -27,8 +27,8 @@ const UPPER: PartitionId = PartitionId(2);
 const SEAL: MapVersion = MapVersion(40);
 const JOIN: MapVersion = MapVersion(41);
 
-fn border(n: u64, version: MapVersion, border: Border) -> Bytes {
-    let change = BorderChange { version, border };
+fn border(n: u64, version: MapVersion, step: BoundaryStep) -> Bytes {
+    let change = BoundaryChange { version, step };
     let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
     let ballot = Ballot { round: Round(2), replica: ReplicaId(1) };
     let prev = (n > 1).then_some(Ticket { ballot, n: n - 1 });
@@ -37,11 +37,11 @@ fn border(n: u64, version: MapVersion, border: Border) -> Bytes {
 }
 
 fn seal(n: u64) -> Bytes {
-    border(n, SEAL, Border::Seal { partition: UPPER, heir: LOWER })
+    border(n, SEAL, BoundaryStep::Seal { partition: UPPER, target: LOWER })
 }
 
 fn join(n: u64) -> Bytes {
-    border(n, JOIN, Border::Join { partition: UPPER, heir: LOWER })
+    border(n, JOIN, BoundaryStep::Join { partition: UPPER, target: LOWER })
 }
 
 fn range(low: &'static str, high: Option<&'static str>) -> RangeRequest {
@@ -52,8 +52,8 @@ fn range(low: &'static str, high: Option<&'static str>) -> RangeRequest {
 fn cut() -> (Log, Log) {
     let mut lower = Log::new();
     let mark = lower.split("k", 1);
-    let child = mark.forks()[0].shard.copy();
-    let upper = Log { shard: child, instance: Instance(500), session: lower.session };
+    let child = mark.forks()[0].partition.copy();
+    let upper = Log { partition: child, instance: Instance(500), session: lower.session };
     (lower, upper)
 }
 
@@ -62,24 +62,28 @@ fn sealed() -> (Log, Log) {
     let (mut lower, mut upper) = cut();
     upper.put(5, "m");
     upper.run(seal(1));
-    assert!(lower.shard.inherit(upper.shard.inheritance().expect("sealed")));
+    assert!(lower.partition.absorb(upper.partition.absorbed_state().expect("sealed")));
     (lower, upper)
 }
 
 #[test]
 fn mv6_a_sealed_partition_takes_no_command_and_no_read() {
     let (_, mut upper) = sealed();
-    let before = upper.shard.digest();
+    let before = upper.partition.digest();
     let (_, answer) = upper.put(6, "n");
     assert_eq!(answer, format!("{:?}", Outcome::Closed));
     let (_, answers) = upper.run(entry::open(ClientId(3), 7));
     assert_eq!(answers[0].outcome, Outcome::Closed);
-    assert_eq!(upper.shard.digest(), before, "a sealed partition has changed");
-    assert_eq!(upper.shard.get_all([&b"m"[..]].into_iter(), usize::MAX), None, "another partition may have it already");
+    assert_eq!(upper.partition.digest(), before, "a sealed partition has changed");
+    assert_eq!(
+        upper.partition.get_all([&b"m"[..]].into_iter(), usize::MAX),
+        None,
+        "another partition may have it already"
+    );
     let range = range("k", None);
-    assert!(upper.shard.cursor(&range.low, None, false).is_none());
+    assert!(upper.partition.cursor(&range.low, None, false).is_none());
     assert!(
-        upper.shard.part(&range.low, None, false).is_some(),
+        upper.partition.part(&range.low, None, false).is_some(),
         "a query that was cut by the map of before gets its part"
     );
 }
@@ -91,22 +95,26 @@ fn mv12_the_sessions_of_a_sealed_partition_stay_however_full_its_table_is() {
     let (_, mut upper) = cut();
     upper.run(entry::open(ClientId(9), 1));
     upper.put(5, "m");
-    upper.shard.set_session_limits(SessionLimits { table_bytes_max: 1, ..SessionLimits::default() });
+    upper.partition.set_session_limits(SessionLimits { table_bytes_max: 1, ..SessionLimits::default() });
     upper.run(seal(1));
-    let before = upper.shard.digest();
+    let before = upper.partition.digest();
     let (_, answer) = upper.put(6, "n");
     assert_eq!(answer, format!("{:?}", Outcome::Closed));
-    assert_eq!((upper.shard.digest(), upper.shard.sessions().len()), (before, 2), "a sealed partition has changed");
+    assert_eq!(
+        (upper.partition.digest(), upper.partition.sessions().len()),
+        (before, 2),
+        "a sealed partition has changed"
+    );
 }
 
 #[test]
-fn the_heir_takes_in_keys_and_bounds() {
+fn the_target_takes_in_keys_and_bounds() {
     let (mut lower, _) = sealed();
     let (mark, _) = lower.run(join(1));
     assert_eq!((mark.joins(), mark.awaits()), (&[JOIN][..], None));
-    assert_eq!((lower.shard.range(), lower.keys()), (&KeyRange::all(), 5));
+    assert_eq!((lower.partition.range(), lower.keys()), (&KeyRange::all(), 5));
     let Values { values, .. } =
-        lower.shard.get_all([&b"a"[..], b"m", b"t"].into_iter(), usize::MAX).expect("its own now");
+        lower.partition.get_all([&b"a"[..], b"m", b"t"].into_iter(), usize::MAX).expect("its own now");
     assert!(values.iter().all(Option::is_some));
     lower.put(7, "n");
     assert_eq!(lower.keys(), 6);
@@ -122,26 +130,26 @@ fn a_change_of_borders_that_others_followed_is_not_applied_again() {
     let (mark, _) = lower.run(border(
         2,
         MapVersion(2),
-        Border::Split { parent: LOWER, child: UPPER, at: "k".into(), replicas: Vec::new() },
+        BoundaryStep::Split { parent: LOWER, child: UPPER, at: "k".into(), replicas: Vec::new() },
     ));
-    assert_eq!((mark.forks().len(), lower.shard.range()), (0, &KeyRange::all()));
+    assert_eq!((mark.forks().len(), lower.partition.range()), (0, &KeyRange::all()));
     // Any number of changes later the neighbour still has the join behind it.
-    assert!(lower.shard.map_version() == JOIN);
+    assert!(lower.partition.map_version() == JOIN);
 }
 
 #[test]
 fn a_lower_neighbour_is_taken_in_too() {
     let (mut lower, mut upper) = cut();
-    lower.run(border(1, SEAL, Border::Seal { partition: LOWER, heir: UPPER }));
-    upper.shard.inherit(lower.shard.inheritance().expect("sealed"));
-    let before = (upper.shard.digest(), upper.keys());
-    let join = border(1, JOIN, Border::Join { partition: LOWER, heir: UPPER });
+    lower.run(border(1, SEAL, BoundaryStep::Seal { partition: LOWER, target: UPPER }));
+    upper.partition.absorb(lower.partition.absorbed_state().expect("sealed"));
+    let before = (upper.partition.digest(), upper.keys());
+    let join = border(1, JOIN, BoundaryStep::Join { partition: LOWER, target: UPPER });
     let (mark, _) = upper.run(join.clone());
     let (last, _) = upper.put(9, "b");
-    assert_eq!((upper.shard.range(), upper.keys()), (&KeyRange::all(), 5));
-    upper.shard.undo(&last);
-    upper.shard.undo(&mark);
-    assert_eq!((upper.shard.digest(), upper.keys()), before, "taken back");
+    assert_eq!((upper.partition.range(), upper.keys()), (&KeyRange::all(), 5));
+    upper.partition.undo(&last);
+    upper.partition.undo(&mark);
+    assert_eq!((upper.partition.digest(), upper.keys()), before, "taken back");
     upper.run(join);
     assert_eq!(upper.keys(), 4);
 }
@@ -149,27 +157,27 @@ fn a_lower_neighbour_is_taken_in_too() {
 #[test]
 fn a_merge_that_is_not_decided_is_taken_back() {
     let (mut lower, mut upper) = cut();
-    let open = (upper.shard.digest(), upper.shard.sealed());
+    let open = (upper.partition.digest(), upper.partition.sealed());
     let (mark, _) = upper.run(seal(1));
-    upper.shard.undo(&mark);
-    assert_eq!((upper.shard.digest(), upper.shard.sealed()), open);
+    upper.partition.undo(&mark);
+    assert_eq!((upper.partition.digest(), upper.partition.sealed()), open);
     upper.run(seal(1));
-    lower.shard.inherit(upper.shard.inheritance().expect("sealed"));
-    let before = (lower.shard.digest(), lower.keys(), lower.shard.range().clone());
+    lower.partition.absorb(upper.partition.absorbed_state().expect("sealed"));
+    let before = (lower.partition.digest(), lower.keys(), lower.partition.range().clone());
     let (first, _) = lower.run(join(1));
     let (second, _) = lower.put(8, "z");
-    let mut view = lower.shard.view();
+    let mut view = lower.partition.view();
     view.undo_view(&second);
     view.undo_view(&first);
     assert_eq!((view.tree().len(), view.range()), (before.1, &before.2), "in a copy too");
-    lower.shard.undo(&second);
-    lower.shard.undo(&first);
-    assert_eq!((lower.shard.digest(), lower.keys(), lower.shard.range().clone()), before);
+    lower.partition.undo(&second);
+    lower.partition.undo(&first);
+    assert_eq!((lower.partition.digest(), lower.keys(), lower.partition.range().clone()), before);
     lower.run(join(1));
     assert_eq!(lower.keys(), 4, "and may be decided after all");
 }
 
-/// Number 5 was refused by the lower partition, behind its border, and executed by the upper one. They are merged
+/// Number 5 was refused by the lower partition, behind its boundary, and executed by the upper one. They are merged
 /// again, and the first sending arrives once more, late.
 #[test]
 fn se8_a_merge_unites_what_both_sides_executed() {
@@ -184,19 +192,23 @@ fn se8_a_merge_unites_what_both_sides_executed() {
     upper.run(put_of(own, 1, "p", "first"));
     lower.put(6, "b");
     upper.run(seal(1));
-    lower.shard.inherit(upper.shard.inheritance().expect("sealed"));
+    lower.partition.absorb(upper.partition.absorbed_state().expect("sealed"));
     lower.run(join(1));
-    let (keys, tree) = (lower.keys(), lower.shard.tree().digest());
+    let (keys, tree) = (lower.keys(), lower.partition.tree().digest());
     for entry in [put_of(session, 5, "m", "late"), put_of(own, 1, "p", "late"), put_of(session, 6, "b", "late")] {
         let (_, answers) = lower.run(entry);
         assert!(matches!(answers[0].outcome, Outcome::Pack(_)), "{answers:?}");
-        assert_eq!((lower.keys(), lower.shard.tree().digest()), (keys, tree), "executed twice");
+        assert_eq!((lower.keys(), lower.partition.tree().digest()), (keys, tree), "executed twice");
     }
-    assert_eq!(lower.shard.sessions().find(session, 5), upper.shard.sessions().find(session, 5), "its first answer");
+    assert_eq!(
+        lower.partition.sessions().find(session, 5),
+        upper.partition.sessions().find(session, 5),
+        "its first answer"
+    );
 }
 
-fn executor(shard: Shard) -> Executor {
-    Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, Executing::default())
+fn executor(partition: Partition) -> Executor {
+    Executor::new(Machine::Partition(Box::new(partition)), Instance::ZERO, ExecutorSettings::default())
 }
 
 /// The neighbour's replica on this node is behind: the batch waits for what it leaves, and everything behind it waits.
@@ -205,7 +217,7 @@ fn a_join_waits_for_what_the_neighbour_leaves() {
     let (lower, mut upper) = cut();
     upper.run(seal(1));
     let session = lower.session.expect("open");
-    let mut executor = executor(lower.shard);
+    let mut executor = executor(lower.partition);
     let mut answers = Vec::new();
     executor.accepted(Instance(1), batch(put(session, 9, "c")), &mut answers);
     executor.accepted(Instance(2), batch(join(1)), &mut answers);
@@ -214,10 +226,10 @@ fn a_join_waits_for_what_the_neighbour_leaves() {
     executor.decided_upto(Instance(3), &mut answers);
     assert_eq!((executor.decided(), executor.is_stalled()), (Instance(1), true));
     assert_eq!(executor.awaits().map(|(at, awaited)| (at, awaited.partition)), Some((Instance(2), UPPER)));
-    executor.inherit(upper.shard.inheritance().expect("sealed"), &mut answers);
+    executor.absorb(upper.partition.absorbed_state().expect("sealed"), &mut answers);
     executor.decided_upto(Instance(3), &mut answers);
     assert_eq!((executor.decided(), answers.len()), (Instance(3), 3));
-    assert_eq!(executor.machine().shard().map(|shard| shard.tree().len()), Some(6));
+    assert_eq!(executor.machine().partition().map(|partition| partition.tree().len()), Some(6));
     assert_eq!(executor.take_moved().len(), 1);
 }
 
@@ -240,8 +252,8 @@ fn waiting(first: &Configuration, later: &Configuration, effects: &mut Vec<Effec
         settings: Settings::default(),
         campaign_first: false,
     };
-    let machine = Machine::Shard(Box::new(lower.shard));
-    Replica::recover(LOWER, config, recovered, machine, Instance(10), Executing::default(), Time::ZERO, effects)
+    let machine = Machine::Partition(Box::new(lower.partition));
+    Replica::recover(LOWER, config, recovered, machine, Instance(10), ExecutorSettings::default(), Time::ZERO, effects)
 }
 
 /// A replica waited for the state of a neighbour that was gone from its node, and the others moved on meanwhile, by
@@ -326,7 +338,7 @@ fn a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance() {
 #[test]
 fn a_join_that_is_overwritten_is_not_waited_for() {
     let (lower, _) = cut();
-    let mut executor = executor(lower.shard);
+    let mut executor = executor(lower.partition);
     let mut answers = Vec::new();
     executor.accepted(Instance(1), batch(join(1)), &mut answers);
     assert!(executor.awaits().is_some());
@@ -340,7 +352,7 @@ fn a_join_that_is_overwritten_is_not_waited_for() {
 fn mv12_what_a_partition_leaves_is_decided() {
     let (_, upper) = cut();
     let session = upper.session.expect("open");
-    let mut executor = executor(upper.shard);
+    let mut executor = executor(upper.partition);
     let mut answers = Vec::new();
     executor.accepted(Instance(1), batch(seal(1)), &mut answers);
     assert!(executor.take_moved().is_empty(), "its neighbour would get a state that may be taken back");
@@ -348,21 +360,21 @@ fn mv12_what_a_partition_leaves_is_decided() {
     executor.accepted(Instance(2), batch(seal(1)), &mut answers);
     executor.decided_upto(Instance(2), &mut answers);
     assert_eq!(executor.take_moved().len(), 1);
-    let left = executor.machine().shard().and_then(Shard::inheritance).expect("sealed");
+    let left = executor.machine().partition().and_then(Partition::absorbed_state).expect("sealed");
     let mut lower = cut().0;
-    lower.shard.inherit(left);
+    lower.partition.absorb(left);
     lower.run(join(1));
-    assert!(lower.shard.tree().get(b"q").is_some());
+    assert!(lower.partition.tree().get(b"q").is_some());
 }
 
 /// Story: a follower is told a position before a split, and reads when the split is executed: the keys behind the
-/// border are another partition's, which may have changed them since.
+/// boundary are another partition's, which may have changed them since.
 #[test]
 fn mv3_a_read_is_checked_in_the_state_that_it_reads() {
     let (lower, _) = cut();
-    assert_eq!(lower.shard.get_all([&b"t"[..]].into_iter(), usize::MAX), None);
-    assert!(lower.shard.cursor(b"a", Some(b"z"), false).is_none());
-    assert!(lower.shard.get_all([&b"a"[..]].into_iter(), usize::MAX).is_some());
+    assert_eq!(lower.partition.get_all([&b"t"[..]].into_iter(), usize::MAX), None);
+    assert!(lower.partition.cursor(b"a", Some(b"z"), false).is_none());
+    assert!(lower.partition.get_all([&b"a"[..]].into_iter(), usize::MAX).is_some());
 }
 
 /// Story: a client reads a range, a part of it is split off, written to, and merged back, and the client asks whether
@@ -370,16 +382,16 @@ fn mv3_a_read_is_checked_in_the_state_that_it_reads() {
 #[test]
 fn rd14_a_range_of_which_another_partition_held_a_part_has_changed() {
     let mut lower = Log::new();
-    let seen = lower.shard.changes().count();
-    assert!(lower.shard.may_read(b"a", None) && lower.shard.changes().are_none_in(seen, b"a", None));
-    let child = lower.split("k", 1).forks()[0].shard.copy();
-    let mut upper = Log { shard: child, instance: Instance(500), session: lower.session };
-    assert!(!lower.shard.may_read(b"a", None), "not its own any more");
+    let seen = lower.partition.changes().count();
+    assert!(lower.partition.may_read(b"a", None) && lower.partition.changes().are_none_in(seen, b"a", None));
+    let child = lower.split("k", 1).forks()[0].partition.copy();
+    let mut upper = Log { partition: child, instance: Instance(500), session: lower.session };
+    assert!(!lower.partition.may_read(b"a", None), "not its own any more");
     upper.put(5, "m");
     upper.run(seal(1));
-    lower.shard.inherit(upper.shard.inheritance().expect("sealed"));
+    lower.partition.absorb(upper.partition.absorbed_state().expect("sealed"));
     lower.run(join(1));
-    assert!(lower.shard.may_read(b"k", None) && !lower.shard.changes().are_none_in(seen, b"k", None));
+    assert!(lower.partition.may_read(b"k", None) && !lower.partition.changes().are_none_in(seen, b"k", None));
 }
 
 /// What an executor counted of one state says nothing about another one that is put in its place.
@@ -387,18 +399,18 @@ fn rd14_a_range_of_which_another_partition_held_a_part_has_changed() {
 fn rd14_a_range_of_before_a_snapshot_has_changed() {
     let log = Log::new();
     let mut other = Log::new();
-    let mut executor = executor(log.shard);
-    let seen = executor.machine().shard().expect("a shard").changes().count();
+    let mut executor = executor(log.partition);
+    let seen = executor.machine().partition().expect("a partition").changes().count();
     // Behind it the other one has counted as much.
     other.put(5, "m");
-    let snapshot = restored(&other.shard);
-    executor.install(Machine::Shard(Box::new(snapshot)), Instance(9));
+    let snapshot = restored(&other.partition);
+    executor.install(Machine::Partition(Box::new(snapshot)), Instance(9));
     let mut answers = Vec::new();
     for number in 0..2 * seen {
         let put = put(other.session.expect("open"), 6 + number, "q");
         executor.accepted(Instance(10 + number), batch(put), &mut answers);
-        let shard = executor.machine().shard().expect("a shard");
-        assert!(!shard.changes().are_none_in(seen, b"a", Some(b"p")), "{number}");
+        let partition = executor.machine().partition().expect("a partition");
+        assert!(!partition.changes().are_none_in(seen, b"a", Some(b"p")), "{number}");
     }
 }
 
@@ -410,29 +422,29 @@ fn planted_bugs_of_changes_are_caught() {
         ("border_applied_again", "a_change_of_borders_that_others_followed_is_not_applied_again"),
         ("validates_over_snapshot", "rd14_a_range_of_before_a_snapshot_has_changed"),
     ] {
-        planted::assert_caught(mutant, &format!("machine::shard::tests::merges::{test}"));
+        planted::assert_caught(mutant, &format!("machine::partition::tests::merges::{test}"));
     }
 }
 
 /// The same state, as a snapshot brings it.
-fn restored(shard: &Shard) -> Shard {
-    Shard::restored(
-        shard.partition(),
-        shard.range().clone(),
-        shard.map_version(),
-        shard.tree().snapshot().into(),
-        crate::sessions::Sessions::import(shard.sessions().export()),
-        shard.last_ticket(),
+fn restored(partition: &Partition) -> Partition {
+    Partition::restored(
+        partition.id(),
+        partition.range().clone(),
+        partition.map_version(),
+        partition.tree().snapshot().into(),
+        crate::sessions::Sessions::import(partition.sessions().export()),
+        partition.last_ticket(),
     )
 }
 
 #[test]
 fn a_seal_survives_a_snapshot() {
     let (_, upper) = sealed();
-    let mut snapshot = restored(&upper.shard);
-    snapshot.set_sealed(upper.shard.sealed());
-    assert_eq!(snapshot.digest(), upper.shard.digest());
-    assert!(snapshot.inheritance().is_some());
+    let mut snapshot = restored(&upper.partition);
+    snapshot.set_sealed(upper.partition.sealed());
+    assert_eq!(snapshot.digest(), upper.partition.digest());
+    assert!(snapshot.absorbed_state().is_some());
 }
 
 /// Seed 147: a session that a split had copied was ended on one side, by log order, with the command that ran there.
@@ -441,18 +453,18 @@ fn a_seal_survives_a_snapshot() {
 fn se8_a_session_that_ended_on_one_side_ends_with_the_merge() {
     let (mut lower, mut upper) = cut();
     upper.put(5, "m");
-    upper.shard.set_session_limits(SessionLimits { sessions_max: 1, ..SessionLimits::default() });
+    upper.partition.set_session_limits(SessionLimits { sessions_max: 1, ..SessionLimits::default() });
     upper.run(entry::open(ClientId(3), 7));
     upper.run(seal(1));
-    assert!(lower.shard.inherit(upper.shard.inheritance().expect("sealed")));
-    let before = lower.shard.digest();
+    assert!(lower.partition.absorb(upper.partition.absorbed_state().expect("sealed")));
+    let before = lower.partition.digest();
     let (mark, _) = lower.run(join(1));
     let (repeated, answer) = lower.put(5, "m");
     assert_eq!(answer, format!("{:?}", Outcome::SessionExpired), "it would execute twice");
-    assert_eq!(lower.shard.sessions().len(), 1, "the one that was opened behind the split goes on");
-    lower.shard.undo(&repeated);
-    lower.shard.undo(&mark);
-    assert_eq!(lower.shard.digest(), before);
+    assert_eq!(lower.partition.sessions().len(), 1, "the one that was opened behind the split goes on");
+    lower.partition.undo(&repeated);
+    lower.partition.undo(&mark);
+    assert_eq!(lower.partition.digest(), before);
 }
 
 /// Once nothing ran any more: the join that was taken back still held everything up.
@@ -460,10 +472,10 @@ fn se8_a_session_that_ended_on_one_side_ends_with_the_merge() {
 fn what_is_decided_below_a_join_that_was_taken_back_runs() {
     let (lower, _) = cut();
     let (at, session) = (lower.instance, lower.session.expect("open"));
-    let mut executor = Executor::new(Machine::Shard(Box::new(lower.shard)), at, Executing::default());
+    let mut executor = Executor::new(Machine::Partition(Box::new(lower.partition)), at, ExecutorSettings::default());
     let mut answers = Vec::new();
     let (first, next) = (at.next(), at.next().next());
-    // Run ahead: a command, and a join whose inheritance is not here.
+    // Run ahead: a command, and a join whose absorbed state is not here.
     executor.accepted(first, batch(put(session, 7, "b")), &mut answers);
     executor.accepted(next, batch(join(1)), &mut answers);
     assert_eq!(executor.awaits().map(|(at, _)| at), Some(next));
@@ -490,6 +502,6 @@ fn planted_bugs_of_merges_are_caught() {
         ("awaits_survives_undo", "what_is_decided_below_a_join_that_was_taken_back_runs"),
         ("read_ignores_split", "mv3_a_read_is_checked_in_the_state_that_it_reads"),
     ] {
-        planted::assert_caught(mutant, &format!("machine::shard::tests::merges::{test}"));
+        planted::assert_caught(mutant, &format!("machine::partition::tests::merges::{test}"));
     }
 }

@@ -7,7 +7,7 @@ use coppice_client::wire::reply::PackReply;
 use coppice_client::wire::{Command, CommandRefusal, Position};
 use coppice_ordering::Instance;
 
-use crate::sessions::{Known, Repeats};
+use crate::sessions::{CommandLookup, Repeats};
 
 /// Answers a number that is not above all that were executed before, with `room` bytes at most; `false` if it is new
 /// all the same.
@@ -19,16 +19,18 @@ pub(super) fn repeat(
     reply: &mut PackReply<'_>,
 ) -> bool {
     match repeats.find(number) {
-        Known::New => return false,
+        CommandLookup::New => return false,
         // Two copies in the pipe at once: when the second was proposed, the first was not in the table (SE1).
-        Known::Answered { instance, .. } if mutant!(dedupe_at_propose) && now.0 - instance < 16 => return false,
+        CommandLookup::Answered { instance, .. } if mutant!(dedupe_at_propose) && now.0 - instance < 16 => {
+            return false;
+        }
         // Never computed again: the state has moved on since (hazards.md SE7).
-        Known::Answered { .. } if mutant!(repeat_recomputed) => return false,
-        Known::Answered { result, .. } if result.len() > room => reply.refused(CommandRefusal::Later),
-        Known::Answered { partition, instance, index, result } => {
+        CommandLookup::Answered { .. } if mutant!(repeat_recomputed) => return false,
+        CommandLookup::Answered { result, .. } if result.len() > room => reply.refused(CommandRefusal::Later),
+        CommandLookup::Answered { partition, instance, index, result } => {
             reply.repeated(Position { partition, instance, index }, result);
         }
-        Known::Acknowledged | Known::Forgotten => reply.refused(CommandRefusal::Forgotten),
+        CommandLookup::Acknowledged | CommandLookup::Forgotten => reply.refused(CommandRefusal::Forgotten),
     }
     true
 }

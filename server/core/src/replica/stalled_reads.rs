@@ -2,7 +2,7 @@
 //!
 //! A read is executed at the tip and leaves when the tip is decided. Behind a write that finds no majority it would
 //! wait for as long as that does, although nobody was told of the write. So once nothing has been decided for
-//! [`PATIENCE`] while something waits, reads are executed on the decided state. They are held to the rest as ever:
+//! [`STALL_TIMEOUT`] while something waits, reads are executed on the decided state. They are held to the rest as ever:
 //! leadership confirmed by a round begun after they came, or a position told by such a leader, and the gate for the
 //! tickets before them.
 //!
@@ -21,22 +21,22 @@ use crate::request::Refusal;
 
 /// So long a read waits for what it saw to be decided: a hundred flushes of a slow disk, and well below any client's
 /// deadline.
-pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const STALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Since when nothing is decided, and what is read meanwhile.
 #[derive(Default)]
-pub(super) struct Patience {
+pub(super) struct StalledReads {
     /// What was executed behind this decided instance has waited for its decision since then.
     waits: Option<(Instance, Time)>,
-    /// The state of that instance, once patience has ended.
+    /// The state of that instance, once that has lasted for [`STALL_TIMEOUT`].
     decided: Option<Machine>,
 }
 
-impl Patience {
+impl StalledReads {
     /// When a tick is next wanted.
     pub fn ends(&self) -> Option<Time> {
         let (_, since) = self.waits.filter(|_| self.decided.is_none())?;
-        Some(since + PATIENCE)
+        Some(since + STALL_TIMEOUT)
     }
 
     /// The state to read, if it is that of `decided` and not the tip's.
@@ -48,32 +48,32 @@ impl Patience {
 
 impl Replica {
     /// Whether reads are answered from the decided state, because nothing was decided for long.
-    pub fn is_out_of_patience(&self) -> bool {
-        self.patience.state(self.executor.decided()).is_some()
+    pub fn reads_are_stalled(&self) -> bool {
+        self.stalled_reads.state(self.executor.decided()).is_some()
     }
 
     /// Looks at the end of a step whether what waits for its decision still moves.
-    pub(super) fn keep_patience(&mut self, now: Time, effects: &mut Vec<Effect>) {
+    pub(super) fn check_stalled_reads(&mut self, now: Time, effects: &mut Vec<Effect>) {
         let decided = self.executor.decided();
         if self.executor.tip() == decided {
-            self.patience = Patience::default();
+            self.stalled_reads = StalledReads::default();
             return;
         }
-        let since = match self.patience.waits {
+        let since = match self.stalled_reads.waits {
             Some((at, since)) if at == decided => since,
             _ => {
-                self.patience = Patience { waits: Some((decided, now)), decided: None };
+                self.stalled_reads = StalledReads { waits: Some((decided, now)), decided: None };
                 now
             }
         };
-        if self.patience.decided.is_some() || now < since + PATIENCE {
+        if self.stalled_reads.decided.is_some() || now < since + STALL_TIMEOUT {
             return;
         }
         let state = match mutant!(patient_sees_tip) {
             true => self.executor.machine().view(),
             false => self.executor.decided_view(),
         };
-        self.patience.decided = Some(state);
+        self.stalled_reads.decided = Some(state);
         self.read_again_from(decided.next(), effects);
         // Only reads stand in the gate above the decided instance. Their request is gone; asked again, it is answered.
         for (origin, ..) in self.gate.undo_from(decided.next()) {

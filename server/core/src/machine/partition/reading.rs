@@ -2,7 +2,7 @@
 
 use coppice_btree::{Cursor, Direction, KeyRange, Value};
 
-use super::Shard;
+use super::Partition;
 
 /// From here on looking for a key again costs less than a copy of its value.
 const SHARED_BYTES_MIN: usize = 4_096;
@@ -18,7 +18,7 @@ pub struct Values {
     pub bytes: usize,
 }
 
-impl Shard {
+impl Partition {
     /// The values of the first of `keys`, as many as `bytes_max` allows, and of how many keys that leaves out; `None`
     /// if a key lies outside the partition, or it is sealed: checked in the state that is read, whenever the read was
     /// positioned (hazards.md MV3).
@@ -45,8 +45,8 @@ impl Shard {
         Some(Values { values, left_out, bytes })
     }
 
-    /// The same in the state before everything that can be taken back, as long as no border has moved since. Costs what
-    /// was executed since the last call, and the keys.
+    /// The same in the state before everything that can be taken back, as long as no boundary has moved since. Costs
+    /// what was executed since the last call, and the keys.
     pub fn get_all_before<'k, K: Iterator<Item = &'k [u8]>>(
         &mut self,
         keys: impl Fn() -> K,

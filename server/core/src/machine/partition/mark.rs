@@ -5,12 +5,12 @@ use coppice_btree::{KeyRange, UndoMark};
 use coppice_client::wire::MapVersion;
 use coppice_ordering::Chain;
 
-use super::border::{Awaited, Fork, Moved};
+use super::boundary::{AwaitedState, BoundaryUndo, Fork};
 use crate::sessions::{SessionLimits, SessionUndo};
 
 /// Takes back one batch.
 #[derive(Debug)]
-pub struct ShardMark {
+pub struct PartitionMark {
     pub(super) tree: UndoMark,
     pub(super) sessions: Vec<SessionUndo>,
     pub(super) limits: SessionLimits,
@@ -21,7 +21,7 @@ pub struct ShardMark {
     pub(super) changes: u64,
     /// Tickets that nobody had taken yet.
     pub(super) placed: usize,
-    pub(super) moved: Vec<Moved>,
+    pub(super) moved: Vec<BoundaryUndo>,
     /// Children that begin when the batch is decided.
     pub(super) forks: Vec<Fork>,
     /// The batch sealed the partition.
@@ -29,15 +29,15 @@ pub struct ShardMark {
     /// Versions of the changes by which neighbours were taken in.
     pub(super) joins: Vec<MapVersion>,
     /// What the batch needs and is not here: it must be taken back, and executed again later.
-    pub(super) awaits: Option<Awaited>,
+    pub(super) awaits: Option<AwaitedState>,
     /// Operations on the tree, and what costs as much.
     pub(super) work: u64,
 }
 
-impl ShardMark {
+impl PartitionMark {
     /// Memory that it keeps, beside the tree's records.
     pub fn bytes(&self) -> u64 {
-        size_of::<ShardMark>() as u64 + self.sessions.iter().map(SessionUndo::bytes).sum::<u64>()
+        size_of::<PartitionMark>() as u64 + self.sessions.iter().map(SessionUndo::bytes).sum::<u64>()
     }
 
     /// What executing the batch cost: operations on the tree, and what takes as long.
@@ -61,7 +61,7 @@ impl ShardMark {
     }
 
     /// What the batch needs and is not here: it must be taken back at once, and executed again later.
-    pub fn awaits(&self) -> Option<Awaited> {
+    pub fn awaits(&self) -> Option<AwaitedState> {
         self.awaits
     }
 }

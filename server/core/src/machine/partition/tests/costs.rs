@@ -4,7 +4,7 @@ use coppice_client::wire::reply::{PackReply, REPLY_BYTES_MAX};
 use coppice_client::wire::{CommandRefusal, MANY_OPERATIONS_MAX, Replies, RepliesWriter, ResultRef};
 
 use super::*;
-use crate::machine::shard::BATCH_ANSWER_BYTES_MAX;
+use crate::machine::partition::BATCH_ANSWER_BYTES_MAX;
 use crate::sessions::SessionLimits;
 
 const LARGE: usize = 1 << 20;
@@ -21,12 +21,12 @@ fn get(session: SessionId, number: u64, key: &str) -> Bytes {
 }
 
 /// Runs packs of one command each, or of `count`, as one batch.
-fn run_all(log: &mut Log, count: u32, packs: Vec<Bytes>) -> (ShardMark, Vec<Answer>) {
+fn run_all(log: &mut Log, count: u32, packs: Vec<Bytes>) -> (PartitionMark, Vec<Answer>) {
     log.instance = log.instance.next();
     let commands = count * packs.len() as u32;
     let batch = Batch::Commands(Commands::new(commands, packs.concat().into()));
     let mut answers = Vec::new();
-    let mark = log.shard.execute(log.instance, &batch, &mut answers);
+    let mark = log.partition.execute(log.instance, &batch, &mut answers);
     (mark, answers)
 }
 
@@ -67,7 +67,7 @@ fn a_session_that_ends_within_a_batch_is_told_what_its_pack_came_to() {
         session
     };
     let (idle, busy) = (open(1), open(2));
-    log.shard.set_session_limits(SessionLimits { table_bytes_max: 1, ..SessionLimits::default() });
+    log.partition.set_session_limits(SessionLimits { table_bytes_max: 1, ..SessionLimits::default() });
     let before = log.keys();
     let (_, answers) = run_all(&mut log, 1, vec![put(busy, 1, "b"), put(idle, 1, "i")]);
     for answer in &answers {
@@ -84,7 +84,7 @@ fn a_session_that_ends_within_a_batch_is_told_what_its_pack_came_to() {
 #[test]
 fn a_session_that_ends_amid_the_packs_of_a_batch_is_caught() {
     let test = "a_session_that_ends_within_a_batch_is_told_what_its_pack_came_to";
-    planted::assert_caught("relieved_amid_packs", &format!("machine::shard::tests::costs::{test}"));
+    planted::assert_caught("relieved_amid_packs", &format!("machine::partition::tests::costs::{test}"));
 }
 
 fn large_value(log: &mut Log) -> SessionId {
@@ -128,7 +128,7 @@ fn repeated_answers_are_bounded_like_new_ones() {
 #[cfg(feature = "mutants")]
 #[test]
 fn repeated_answers_without_bounds_are_caught() {
-    let test = "machine::shard::tests::costs::repeated_answers_are_bounded_like_new_ones";
+    let test = "machine::partition::tests::costs::repeated_answers_are_bounded_like_new_ones";
     planted::assert_caught("answer_unbounded", test);
 }
 
@@ -175,9 +175,9 @@ fn a_stale_read_finds_each_key_as_it_was_decided() {
     let log = Log::new();
     let session = log.session.expect("open");
     let decided = log.instance;
-    let mut shard = log.shard;
-    shard.forget_undo();
-    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), decided, Executing::default());
+    let mut partition = log.partition;
+    partition.forget_undo();
+    let mut executor = Executor::new(Machine::Partition(Box::new(partition)), decided, ExecutorSettings::default());
     let keys: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
     let (mut number, mut random) = (10, 7_u64);
     let mut draw = |below: u64| {
@@ -204,7 +204,8 @@ fn a_stale_read_finds_each_key_as_it_was_decided() {
         executor.decided_upto(Instance(upto), &mut Vec::new());
         let view = executor.decided_view();
         let names = || keys.iter().map(String::as_bytes);
-        let expected = view.shard().and_then(|shard| shard.get_all(names(), usize::MAX)).expect("they are inside");
+        let expected =
+            view.partition().and_then(|partition| partition.get_all(names(), usize::MAX)).expect("they are inside");
         let read = executor.get_all_decided(names, usize::MAX).flatten().expect("no border moved");
         assert_eq!((read.values, read.left_out), (expected.values, 0), "round {round}");
     }
@@ -216,9 +217,9 @@ fn stale_ranges_share_a_view_under_load() {
     let log = Log::new();
     let session = log.session.expect("open");
     let decided = log.instance;
-    let mut shard = log.shard;
-    shard.forget_undo();
-    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), decided, Executing::default());
+    let mut partition = log.partition;
+    partition.forget_undo();
+    let mut executor = Executor::new(Machine::Partition(Box::new(partition)), decided, ExecutorSettings::default());
     let mut number = 10;
     let mut accept = |executor: &mut Executor, count: u64| {
         let entry = pack(session, number + 1, |pack| {
@@ -252,6 +253,6 @@ fn stale_ranges_share_a_view_under_load() {
 #[cfg(feature = "mutants")]
 #[test]
 fn an_index_that_keeps_what_was_taken_back_is_caught() {
-    let test = "machine::shard::tests::costs::a_stale_read_finds_each_key_as_it_was_decided";
+    let test = "machine::partition::tests::costs::a_stale_read_finds_each_key_as_it_was_decided";
     planted::assert_caught("overlay_survives_undo", test);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use coppice_ordering::message::{HeartbeatAck, Phase2b};
 use coppice_ordering::{Beat, Lsn, Round};
 
-use super::super::patience::PATIENCE;
+use super::super::stalled_reads::STALL_TIMEOUT;
 use super::*;
 use crate::request::Refusal;
 
@@ -102,12 +102,12 @@ fn rd7_a_read_behind_a_write_without_a_majority_is_answered_from_what_is_decided
     let (mut leader, vote) = leader();
     let early = leader.reads(2);
     assert_eq!(answers(&leader.is_confirmed(early)), 0, "it saw the write");
-    let still = leader.leads_on(PATIENCE - 3 * ROUND);
+    let still = leader.leads_on(STALL_TIMEOUT - 3 * ROUND);
     assert_eq!((answers(&still), busy(&still)), (0, 0));
     let late = leader.reads(3);
     let effects = leader.waits(2 * ROUND);
     assert_eq!((answers(&effects), busy(&effects)), (0, 1), "what the first one asked is forgotten; it asks again");
-    assert!(leader.replica.is_out_of_patience());
+    assert!(leader.replica.reads_are_stalled());
     assert_eq!(read(leader.is_confirmed(late)), [(BEGIN, 0)], "the write is not decided");
     let next = leader.reads(4);
     assert_eq!(read(leader.is_confirmed(next)), [(BEGIN, 0)]);
@@ -116,7 +116,7 @@ fn rd7_a_read_behind_a_write_without_a_majority_is_answered_from_what_is_decided
     let vote = Phase2b { ballot: next.0, first: Instance(2), instance: Instance(2) };
     leader.step(Input::Peer { from: ReplicaId(1), message: vote.into() });
     assert_eq!(leader.replica.executor().decided(), Instance(2));
-    assert!(!leader.replica.is_out_of_patience());
+    assert!(!leader.replica.reads_are_stalled());
     let last = leader.reads(5);
     assert_eq!(read(leader.is_confirmed(last)), [(Instance(2), 1)]);
 }
@@ -124,10 +124,10 @@ fn rd7_a_read_behind_a_write_without_a_majority_is_answered_from_what_is_decided
 #[test]
 fn rd1_a_leader_without_patience_waits_for_its_confirmation() {
     let (mut leader, _) = leader();
-    leader.leads_on(PATIENCE - 2 * ROUND);
+    leader.leads_on(STALL_TIMEOUT - 2 * ROUND);
     leader.reads(2);
     let effects = leader.waits(ROUND);
-    assert!(leader.replica.is_out_of_patience());
+    assert!(leader.replica.reads_are_stalled());
     assert_eq!(answers(&effects), 0, "nobody said that it still leads");
     let other = Message::Phase2a(Phase2a {
         ballot: Ballot { round: Round(99), replica: ReplicaId(3) },
@@ -146,8 +146,8 @@ fn rd10_a_follower_without_patience_waits_for_the_tickets_before_what_it_read() 
     let put = follower.put(1);
     follower.hears(1, 2, place(), 1);
     follower.hears(1, 3, put, 2);
-    follower.waits(PATIENCE);
-    assert!(follower.replica.is_out_of_patience());
+    follower.waits(STALL_TIMEOUT);
+    assert!(follower.replica.reads_are_stalled());
     let ask = follower.is_asked();
     assert_eq!(answers(&follower.is_told(ask, 2)), 0, "a ticket that is not released stands before it");
     assert_eq!(read(follower.step(Input::Released(TICKET))), [(Instance(2), 0)], "and not the write behind it");

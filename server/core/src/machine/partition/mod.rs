@@ -1,8 +1,8 @@
 //! The state of one partition: its tree, its bounds, its sessions (protocol.md 1.6), and the execution of its log.
 //!
-//! Pure. Whatever a batch changes, one [`ShardMark`] takes back. It does not know ballots, nor what is decided.
+//! Pure. Whatever a batch changes, one [`PartitionMark`] takes back. It does not know ballots, nor what is decided.
 
-mod border;
+mod boundary;
 mod changes;
 mod command;
 mod mark;
@@ -14,7 +14,7 @@ mod tests;
 
 use std::ops::Range;
 
-pub use border::{Awaited, Border, BorderChange, Fork, Inheritance, Seal};
+pub use boundary::{AbsorbedState, AwaitedState, BoundaryChange, BoundaryStep, Fork, Seal};
 use bytes::BytesMut;
 pub use changes::{CHANGES_KEPT, Changes};
 use coppice_btree::{Capacity, Cursor, KeyRange, OpResult, SettleProgress, Tree, Undo};
@@ -22,18 +22,18 @@ use coppice_client::wire::entry::Open;
 use coppice_client::wire::{Command, MapVersion, PartitionId, SessionId};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Chain, Instance, ReplicaId, Ticket};
-pub use mark::ShardMark;
+pub use mark::PartitionMark;
 pub use pack::BATCH_ANSWER_BYTES_MAX;
 pub use reading::Values;
 
 use super::{Answer, Outcome};
 use crate::machine::entry::Entry;
-use crate::multicast::Share;
+use crate::multicast::PartitionQuery;
 use crate::sessions::{SessionLimits, Sessions};
 
 /// A partition's replicated state at the tip of its log.
 #[derive(Debug)]
-pub struct Shard {
+pub struct Partition {
     partition: PartitionId,
     range: KeyRange,
     /// The map version at which the bounds last changed, or the partition was sealed.
@@ -45,7 +45,7 @@ pub struct Shard {
     /// No command and no read is taken any more: a neighbour takes this partition in (protocol.md 8).
     sealed: Option<Seal>,
     /// What neighbours leave to this partition. Not replicated: it is the same wherever it is.
-    inheritances: Vec<Inheritance>,
+    absorbed_states: Vec<AbsorbedState>,
     undo: Undo,
     /// Not replicated: it only finds records of `undo`.
     overlay: overlay::Overlay,
@@ -54,14 +54,14 @@ pub struct Shard {
     /// The replica that holds this state. Not replicated: it only tells which parts of queries are ours to give.
     me: Option<ReplicaId>,
     /// Not replicated either: while that replica leads, those who give parts by themselves. It gives those of others.
-    givers: Option<Box<[ReplicaId]>>,
+    responders: Option<Box<[ReplicaId]>>,
     /// Tickets that counted since they were last asked for.
-    placed: Vec<Placed>,
+    placed: Vec<PlacedTicket>,
 }
 
 /// A ticket that counted.
 #[derive(Debug)]
-pub struct Placed {
+pub struct PlacedTicket {
     /// Where it stands.
     pub instance: Instance,
     /// Index of its entry there.
@@ -69,9 +69,9 @@ pub struct Placed {
     /// Which one.
     pub ticket: Ticket,
     /// What this replica gives to its queries.
-    pub shares: Vec<(Share, Cursor)>,
+    pub partition_queries: Vec<(PartitionQuery, Cursor)>,
     /// Other replicas give some, too.
-    pub others_give: bool,
+    pub others_respond: bool,
 }
 
 /// Buffers that live from batch to batch.
@@ -86,10 +86,10 @@ struct Scratch {
     results_of_ops: Vec<OpResult>,
 }
 
-impl Shard {
+impl Partition {
     /// An empty partition.
-    pub fn new(partition: PartitionId, range: KeyRange, map_version: MapVersion) -> Shard {
-        Shard::restored(partition, range, map_version, Tree::new(), Sessions::default(), None)
+    pub fn new(partition: PartitionId, range: KeyRange, map_version: MapVersion) -> Partition {
+        Partition::restored(partition, range, map_version, Tree::new(), Sessions::default(), None)
     }
 
     /// A partition with the content of a snapshot.
@@ -100,8 +100,8 @@ impl Shard {
         tree: Tree,
         sessions: Sessions,
         last_ticket: Option<Ticket>,
-    ) -> Shard {
-        Shard {
+    ) -> Partition {
+        Partition {
             partition,
             range,
             map_version,
@@ -110,13 +110,13 @@ impl Shard {
             session_limits: SessionLimits::default(),
             chain: Chain::new(last_ticket),
             sealed: None,
-            inheritances: Vec::new(),
+            absorbed_states: Vec::new(),
             undo: Undo::default(),
             overlay: overlay::Overlay::default(),
             changes: Changes::default(),
             scratch: Scratch::default(),
             me: None,
-            givers: None,
+            responders: None,
             placed: Vec::new(),
         }
     }
@@ -131,7 +131,7 @@ impl Shard {
     }
 
     /// Which partition.
-    pub fn partition(&self) -> PartitionId {
+    pub fn id(&self) -> PartitionId {
         self.partition
     }
 
@@ -161,7 +161,7 @@ impl Shard {
     }
 
     /// Takes the place of another state of this partition, for those who named a moment of that.
-    pub fn follow(&mut self, before: &Shard) {
+    pub fn follow(&mut self, before: &Partition) {
         self.changes.follow(&before.changes);
     }
 
@@ -186,12 +186,12 @@ impl Shard {
     }
 
     /// The replicas that give parts by themselves, while the one that holds this state leads; else none.
-    pub fn set_givers(&mut self, givers: Option<Box<[ReplicaId]>>) {
-        self.givers = givers;
+    pub fn set_responders(&mut self, responders: Option<Box<[ReplicaId]>>) {
+        self.responders = responders;
     }
 
     /// Moves the tickets that counted since the last call to the end of `placed`.
-    pub fn take_placed(&mut self, placed: &mut Vec<Placed>) {
+    pub fn take_placed(&mut self, placed: &mut Vec<PlacedTicket>) {
         placed.append(&mut self.placed);
     }
 
@@ -211,8 +211,8 @@ impl Shard {
     }
 
     /// Runs one batch.
-    pub fn execute(&mut self, instance: Instance, batch: &Batch, answers: &mut Vec<Answer>) -> ShardMark {
-        let mut mark = ShardMark {
+    pub fn execute(&mut self, instance: Instance, batch: &Batch, answers: &mut Vec<Answer>) -> PartitionMark {
+        let mut mark = PartitionMark {
             tree: self.undo.mark(),
             sessions: Vec::new(),
             limits: self.session_limits,
@@ -240,7 +240,13 @@ impl Shard {
     }
 
     /// Executes an entry that is no pack.
-    fn execute_entry(&mut self, instance: Instance, index: u32, entry: &Entry<'_>, mark: &mut ShardMark) -> Outcome {
+    fn execute_entry(
+        &mut self,
+        instance: Instance,
+        index: u32,
+        entry: &Entry<'_>,
+        mark: &mut PartitionMark,
+    ) -> Outcome {
         match entry {
             Entry::Open(_) if self.is_closed() => Outcome::Closed,
             Entry::Open(Open { client, .. }) => {
@@ -268,11 +274,11 @@ impl Shard {
 
     /// A ticket is delivered: it counts, and its queries see the state as it is here, or nothing happens (protocol.md
     /// 4, step 3).
-    fn place(&mut self, instance: Instance, index: u32, place: &Place, mark: &mut ShardMark) {
+    fn place(&mut self, instance: Instance, index: u32, place: &Place, mark: &mut PartitionMark) {
         if !self.chain.place(place.ticket, place.prev) {
             return;
         }
-        let (mut shares, mut others_give) = (Vec::new(), false);
+        let (mut partition_queries, mut others_respond) = (Vec::new(), false);
         if let Work::Change { payload, .. } = &place.work
             && let Ok(change) = postcard::from_bytes(payload)
         {
@@ -284,27 +290,32 @@ impl Shard {
         if let Work::Queries(queries) = &place.work {
             for sub in queries {
                 if !self.is_ours(&sub.bytes) {
-                    others_give = true;
+                    others_respond = true;
                     continue;
                 }
-                let Ok(share) = Share::decode(&sub.bytes) else { continue };
+                let Ok(partition_query) = PartitionQuery::decode(&sub.bytes) else { continue };
                 // Outside the bounds: cut by another map, which the order of tickets excludes. No part, no result.
-                if let Some(cursor) = self.part(&share.low, share.high.as_deref(), share.reverse) {
-                    shares.push((share, cursor));
+                if let Some(cursor) =
+                    self.part(&partition_query.low, partition_query.high.as_deref(), partition_query.reverse)
+                {
+                    partition_queries.push((partition_query, cursor));
                 }
             }
         }
         let ticket = place.ticket;
-        self.placed.push(Placed { instance, index, ticket, shares, others_give });
+        self.placed.push(PlacedTicket { instance, index, ticket, partition_queries, others_respond });
         failpoint!("ticket.placed");
     }
 
-    /// Whether this replica gives the part that these bytes ask for. The coordinator may have drawn one that is not in
+    /// Whether this replica gives the part that these bytes ask for. The coordinator may have chosen one that is not in
     /// the group any more, and knows nothing of the ticket: the leader stands in for it.
-    fn is_ours(&self, share: &[u8]) -> bool {
-        let Some(drawn) = Share::drawn(share) else { return false };
-        self.me == Some(drawn)
-            || self.givers.as_ref().is_some_and(|givers| !givers.contains(&drawn) && !mutant!(nobody_stands_in))
+    fn is_ours(&self, partition_query: &[u8]) -> bool {
+        let Some(responder) = PartitionQuery::responder_of(partition_query) else { return false };
+        self.me == Some(responder)
+            || self
+                .responders
+                .as_ref()
+                .is_some_and(|responders| !responders.contains(&responder) && !mutant!(nobody_stands_in))
     }
 
     fn owns(&self, command: &Command<'_>) -> bool {
@@ -312,7 +323,7 @@ impl Shard {
     }
 
     /// Takes back the newest batch.
-    pub fn undo(&mut self, mark: &ShardMark) {
+    pub fn undo(&mut self, mark: &PartitionMark) {
         if !mutant!(overlay_survives_undo) {
             self.overlay.clear();
         }
@@ -320,7 +331,7 @@ impl Shard {
             // Nobody has taken them yet: they are those of this batch.
             self.placed.truncate(mark.placed);
         }
-        self.undo_borders(mark);
+        self.undo_boundaries(mark);
         for record in mark.sessions.iter().rev() {
             if !mutant!(undo_no_session) {
                 self.sessions.undo(record);
@@ -338,14 +349,14 @@ impl Shard {
     }
 
     /// A copy with everything: O(1) for the tree, linear in the sessions.
-    pub fn copy(&self) -> Shard {
-        Shard { sessions: self.sessions.clone(), ..self.view() }
+    pub fn copy(&self) -> Partition {
+        Partition { sessions: self.sessions.clone(), ..self.view() }
     }
 
     /// A copy for reading only: O(1) for the tree and what is undecided, without the sessions. It counts its changes as
     /// the original does, and remembers none of them.
-    pub fn view(&self) -> Shard {
-        Shard {
+    pub fn view(&self) -> Partition {
+        Partition {
             partition: self.partition,
             range: self.range.clone(),
             map_version: self.map_version,
@@ -354,20 +365,20 @@ impl Shard {
             session_limits: self.session_limits,
             chain: self.chain,
             sealed: self.sealed,
-            inheritances: Vec::new(),
+            absorbed_states: Vec::new(),
             undo: self.undo.clone(),
             overlay: overlay::Overlay::default(),
             changes: Changes::at(self.changes.count()),
             scratch: Scratch::default(),
             me: None,
-            givers: None,
+            responders: None,
             placed: Vec::new(),
         }
     }
 
-    /// Takes the newest batch back in a copy made by [`Shard::view`].
-    pub fn undo_view(&mut self, mark: &ShardMark) {
-        self.undo_borders(mark);
+    /// Takes the newest batch back in a copy made by [`Partition::view`].
+    pub fn undo_view(&mut self, mark: &PartitionMark) {
+        self.undo_boundaries(mark);
         self.session_limits = mark.limits;
         self.chain = mark.chain;
         self.range = mark.range.clone();
@@ -378,11 +389,11 @@ impl Shard {
     }
 
     /// The oldest batch is decided: what could take it back is dropped.
-    pub fn confirm(&mut self, mark: &ShardMark, next: Option<&ShardMark>) {
+    pub fn confirm(&mut self, mark: &PartitionMark, next: Option<&PartitionMark>) {
         let upto = next.map_or_else(|| self.undo.mark(), |next| next.tree);
         self.undo.forget_before(upto);
         mark.sessions.iter().for_each(|record| self.sessions.confirm(record));
-        self.confirm_borders(mark);
+        self.confirm_boundaries(mark);
     }
 
     /// How many changes could be taken back.
@@ -405,7 +416,7 @@ impl Shard {
         let ticket = self.chain.last_ticket().map_or(0, |ticket| ticket.n ^ ticket.ballot.round.0.rotate_left(32));
         let high = self.range.high.as_ref().map_or(0, |high| crc32c::crc32c(high));
         let bounds = u64::from(crc32c::crc32c(&self.range.low)) << 32 | u64::from(high);
-        let sealed = self.sealed.map_or(0, |seal| u64::from(seal.heir.0) + 1);
+        let sealed = self.sealed.map_or(0, |seal| u64::from(seal.target.0) + 1);
         let bounds = bounds ^ sealed.rotate_left(16);
         let content = self.tree.digest().0 ^ self.sessions.digest().rotate_left(1);
         content ^ ticket.rotate_left(2) ^ bounds.rotate_left(3) ^ self.session_limits.digest().rotate_left(4)

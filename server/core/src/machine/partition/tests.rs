@@ -10,8 +10,8 @@ use coppice_client::wire::{ClientId, MapVersion, NodeId, PackWriter, PartitionId
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Ballot, Batch, Commands, Instance, Round, Ticket};
 
-use super::{Border, BorderChange, Shard, ShardMark};
-use crate::executor::{Executing, Executor};
+use super::{BoundaryChange, BoundaryStep, Partition, PartitionMark};
+use crate::executor::{Executor, ExecutorSettings};
 use crate::machine::entry;
 use crate::machine::{Answer, Machine, Outcome};
 
@@ -23,15 +23,15 @@ fn batch(entry: Bytes) -> Batch {
 }
 
 struct Log {
-    shard: Shard,
+    partition: Partition,
     instance: Instance,
     session: Option<SessionId>,
 }
 
 impl Log {
     fn new() -> Log {
-        let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
-        let mut log = Log { shard, instance: Instance::ZERO, session: None };
+        let partition = Partition::new(PARENT, KeyRange::all(), MapVersion(1));
+        let mut log = Log { partition, instance: Instance::ZERO, session: None };
         let (_, answers) = log.run(entry::open(ClientId(9), 1));
         let Outcome::Opened(session) = answers[0].outcome else { panic!("{answers:?}") };
         log.session = Some(session);
@@ -41,25 +41,25 @@ impl Log {
         log
     }
 
-    fn run(&mut self, entry: Bytes) -> (ShardMark, Vec<Answer>) {
+    fn run(&mut self, entry: Bytes) -> (PartitionMark, Vec<Answer>) {
         self.instance = self.instance.next();
         let mut answers = Vec::new();
-        let mark = self.shard.execute(self.instance, &batch(entry), &mut answers);
+        let mark = self.partition.execute(self.instance, &batch(entry), &mut answers);
         (mark, answers)
     }
 
-    fn put(&mut self, number: u64, key: &str) -> (ShardMark, String) {
+    fn put(&mut self, number: u64, key: &str) -> (PartitionMark, String) {
         let entry = put(self.session.expect("open"), number, key);
         let (mark, answers) = self.run(entry);
         (mark, format!("{:?}", answers[0].outcome))
     }
 
-    fn split(&mut self, at: &'static str, n: u64) -> ShardMark {
+    fn split(&mut self, at: &'static str, n: u64) -> PartitionMark {
         self.run(split(at, n)).0
     }
 
     fn keys(&self) -> u64 {
-        self.shard.tree().len()
+        self.partition.tree().len()
     }
 }
 
@@ -76,8 +76,8 @@ fn put_of(session: SessionId, number: u64, key: &str, value: &str) -> Bytes {
 
 fn split(at: &'static str, n: u64) -> Bytes {
     let replicas = vec![ReplicaInfo { replica: ReplicaId(1), node: NodeId(1), role: Role::Voter }];
-    let border = Border::Split { parent: PARENT, child: CHILD, at: Bytes::from(at), replicas };
-    let change = BorderChange { version: MapVersion(2), border };
+    let step = BoundaryStep::Split { parent: PARENT, child: CHILD, at: Bytes::from(at), replicas };
+    let change = BoundaryChange { version: MapVersion(2), step };
     let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
     let ballot = Ballot { round: Round(1), replica: coppice_ordering::ReplicaId(1) };
     let prev = (n > 1).then_some(Ticket { ballot, n: n - 1 });
@@ -90,11 +90,11 @@ fn a_split_cuts_the_tree_and_gives_the_child_what_is_above() {
     let mut log = Log::new();
     let mark = log.split("k", 1);
     let [fork] = mark.forks() else { panic!("one child") };
-    assert_eq!((log.keys(), fork.shard.tree().len()), (2, 2));
-    assert_eq!(log.shard.range(), &KeyRange { low: b""[..].into(), high: Some(b"k"[..].into()) });
-    assert_eq!(fork.shard.range(), &KeyRange { low: b"k"[..].into(), high: None });
-    assert_eq!((fork.shard.partition(), fork.instance), (CHILD, log.instance));
-    assert_eq!(fork.shard.tree().get(b"t"), Some(&b"v"[..]));
+    assert_eq!((log.keys(), fork.partition.tree().len()), (2, 2));
+    assert_eq!(log.partition.range(), &KeyRange { low: b""[..].into(), high: Some(b"k"[..].into()) });
+    assert_eq!(fork.partition.range(), &KeyRange { low: b"k"[..].into(), high: None });
+    assert_eq!((fork.partition.id(), fork.instance), (CHILD, log.instance));
+    assert_eq!(fork.partition.tree().get(b"t"), Some(&b"v"[..]));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn mv2_a_command_behind_the_border_is_refused_where_the_log_has_it() {
 fn tk3_a_repeated_answer_waits_for_the_tickets_before_the_repetition() {
     let mut log = Log::new();
     log.split("k", 1);
-    let last_ticket = log.shard.last_ticket();
+    let last_ticket = log.partition.last_ticket();
     let (_, answers) = log.run(put(log.session.expect("open"), 1, "a"));
     assert!(last_ticket.is_some() && answers[0].last_ticket == last_ticket, "{answers:?}");
 }
@@ -121,8 +121,8 @@ fn tk3_a_repeated_answer_waits_for_the_tickets_before_the_repetition() {
 fn mv4_the_child_goes_on_from_the_parents_last_ticket() {
     let mut log = Log::new();
     let mark = log.split("k", 1);
-    assert!(mark.forks()[0].shard.last_ticket().is_some());
-    assert_eq!(mark.forks()[0].shard.last_ticket(), log.shard.last_ticket());
+    assert!(mark.forks()[0].partition.last_ticket().is_some());
+    assert_eq!(mark.forks()[0].partition.last_ticket(), log.partition.last_ticket());
 }
 
 #[test]
@@ -130,18 +130,18 @@ fn mv5_a_command_of_before_the_split_gets_its_first_answer_from_the_child() {
     let mut log = Log::new();
     let session = log.session.expect("open");
     let mark = log.split("k", 1);
-    let mut child = mark.forks()[0].shard.copy();
+    let mut child = mark.forks()[0].partition.copy();
     let before = child.digest();
     let mut answers = Vec::new();
     // Number 4 put "t" in the parent; its answer was lost, so the client repeats it where the key is now.
     child.execute(Instance(50), &batch(put(session, 4, "t")), &mut answers);
     assert!(matches!(answers[0].outcome, Outcome::Pack(_)), "{answers:?}");
     assert_eq!(child.tree().len(), 2);
-    let mut again = mark.forks()[0].shard.copy();
+    let mut again = mark.forks()[0].partition.copy();
     let mut new = Vec::new();
     again.execute(Instance(50), &batch(put(session, 5, "t")), &mut new);
     assert_ne!(format!("{answers:?}"), format!("{new:?}"), "a new number is executed, an old one is not");
-    assert_eq!(before, mark.forks()[0].shard.digest());
+    assert_eq!(before, mark.forks()[0].partition.digest());
 }
 
 #[test]
@@ -184,31 +184,32 @@ fn se3_an_acknowledged_number_that_never_ran_does_not_run_late() {
     // In one batch with the pack that acknowledges it: both run together, if both are new.
     let mut parts = vec![packed(400, 410, b"x"), packed(320, 399, b"a3"), packed(400, 400, b"a4")];
     log.instance = log.instance.next();
-    log.shard.execute(log.instance, &Batch::Commands(Commands::from_parts(3, &mut parts)), &mut Vec::new());
+    log.partition.execute(log.instance, &Batch::Commands(Commands::from_parts(3, &mut parts)), &mut Vec::new());
     assert_eq!(log.keys(), before + 1, "the lowest unacknowledged number is new");
 }
 
 #[test]
 fn a_split_that_is_not_decided_is_taken_back() {
     let mut log = Log::new();
-    let before = (log.shard.digest(), log.keys());
+    let before = (log.partition.digest(), log.keys());
     let first = log.split("k", 1);
     let (second, _) = log.put(9, "c");
-    let mut view = log.shard.view();
+    let mut view = log.partition.view();
     view.undo_view(&second);
     view.undo_view(&first);
     assert_eq!((view.tree().len(), view.range().high.is_none()), (before.1, true), "in a copy too");
-    log.shard.undo(&second);
-    log.shard.undo(&first);
-    assert_eq!((log.shard.digest(), log.keys()), before);
+    log.partition.undo(&second);
+    log.partition.undo(&first);
+    assert_eq!((log.partition.digest(), log.keys()), before);
     let mark = log.split("g", 1);
     assert_eq!(mark.forks().len(), 1, "and may be decided after all");
 }
 
 #[test]
 fn sp8_a_child_begins_only_when_the_split_is_decided() {
-    let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
-    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, Executing::default());
+    let partition = Partition::new(PARENT, KeyRange::all(), MapVersion(1));
+    let mut executor =
+        Executor::new(Machine::Partition(Box::new(partition)), Instance::ZERO, ExecutorSettings::default());
     let mut answers = Vec::new();
     executor.accepted(Instance(1), batch(split("k", 1)), &mut answers);
     assert_eq!(executor.tip(), Instance(1), "it is executed");
@@ -226,9 +227,9 @@ fn sp8_a_child_begins_only_when_the_split_is_decided() {
 /// all the room was taken by what waited for it.
 #[test]
 fn a_gap_is_filled_although_there_is_no_room_above_it() {
-    let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
-    let how = Executing { ahead_max: 2, ..Executing::default() };
-    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, how);
+    let partition = Partition::new(PARENT, KeyRange::all(), MapVersion(1));
+    let how = ExecutorSettings { ahead_max: 2, ..ExecutorSettings::default() };
+    let mut executor = Executor::new(Machine::Partition(Box::new(partition)), Instance::ZERO, how);
     let mut answers = Vec::new();
     for instance in [2, 3, 4, 1] {
         executor.accepted(Instance(instance), Batch::NoOp, &mut answers);
@@ -245,8 +246,9 @@ fn a_gap_is_filled_although_there_is_no_room_above_it() {
 /// What the status calls `undo_bytes` (hazards.md E7).
 #[test]
 fn undo_is_counted_while_nothing_is_decided_and_then_gone() {
-    let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
-    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, Executing::default());
+    let partition = Partition::new(PARENT, KeyRange::all(), MapVersion(1));
+    let mut executor =
+        Executor::new(Machine::Partition(Box::new(partition)), Instance::ZERO, ExecutorSettings::default());
     let mut answers = Vec::new();
     executor.accepted(Instance(1), batch(entry::open(ClientId(9), 1)), &mut answers);
     executor.decided_upto(Instance(1), &mut answers);
@@ -270,9 +272,9 @@ fn undo_is_counted_while_nothing_is_decided_and_then_gone() {
 fn a_split_is_applied_once() {
     let mut log = Log::new();
     assert_eq!(log.split("k", 1).forks().len(), 1);
-    let once = (log.keys(), log.shard.range().clone());
+    let once = (log.keys(), log.partition.range().clone());
     assert_eq!(log.split("k", 2).forks().len(), 0, "sent again under another ticket");
-    assert_eq!((log.keys(), log.shard.range().clone()), once);
+    assert_eq!((log.keys(), log.partition.range().clone()), once);
 }
 
 /// Each planted bug makes the test of its rule fail, in a process of its own (hazards.md 6).
@@ -288,15 +290,16 @@ fn planted_bugs_of_splits_are_caught() {
         ("sessions_are_anybodys", "a_session_serves_its_own_user_only"),
         ("fork_no_sessions", "mv5_a_command_of_before_the_split_gets_its_first_answer_from_the_child"),
     ] {
-        planted::assert_caught(mutant, &format!("machine::shard::tests::{test}"));
+        planted::assert_caught(mutant, &format!("machine::partition::tests::{test}"));
     }
 }
 
 /// What `check replicas` compares on a replica that has executed what nobody decides yet.
 #[test]
 fn the_digest_of_the_decided_state_is_known_while_more_is_executed() {
-    let shard = Shard::new(PARENT, KeyRange::all(), MapVersion(1));
-    let mut executor = Executor::new(Machine::Shard(Box::new(shard)), Instance::ZERO, Executing::default());
+    let partition = Partition::new(PARENT, KeyRange::all(), MapVersion(1));
+    let mut executor =
+        Executor::new(Machine::Partition(Box::new(partition)), Instance::ZERO, ExecutorSettings::default());
     let (empty, mut answers) = (executor.machine().digest(), Vec::new());
     executor.accepted(Instance(1), batch(entry::open(ClientId(9), 1)), &mut answers);
     let opened = executor.machine().digest();
@@ -324,7 +327,11 @@ fn a_session_serves_its_own_user_only() {
         let entry = put(session, number, &key);
         let (_, answers) = log.run(owner.map_or(entry.clone(), |owner| entry::owned(&entry, owner)));
         let is_refused = matches!(answers[0].outcome, Outcome::SessionExpired);
-        assert_eq!((is_refused, log.shard.tree().get(key.as_bytes()).is_some()), (!is_let_in, is_let_in), "{owner:?}");
+        assert_eq!(
+            (is_refused, log.partition.tree().get(key.as_bytes()).is_some()),
+            (!is_let_in, is_let_in),
+            "{owner:?}"
+        );
     }
     assert_eq!(log.keys(), before + 2);
     // One batch: the session is opened, used by its own user, and by the one who guessed its name.
@@ -334,5 +341,5 @@ fn a_session_serves_its_own_user_only() {
     let (_, answers) = log.run(entries.concat().into());
     assert!(matches!(answers[..], [_, _, Answer { outcome: Outcome::SessionExpired, .. }]), "{answers:?}");
     assert_eq!(answers.iter().map(|answer| answer.index).collect::<Vec<_>>(), [0, 1, 2]);
-    assert!(log.shard.tree().get(b"own").is_some() && log.shard.tree().get(b"guessed").is_none());
+    assert!(log.partition.tree().get(b"own").is_some() && log.partition.tree().get(b"guessed").is_none());
 }

@@ -1,4 +1,4 @@
-//! What the coordinator needs to know of the directory: the partitions, and the changes of borders that are to be
+//! What the coordinator needs to know of the directory: the partitions, and the changes of boundaries that are to be
 //! placed in them (protocol.md 8).
 
 use std::collections::BTreeSet;
@@ -9,17 +9,17 @@ use coppice_ordering::multicast::Change;
 
 use super::{Change as Decided, DirectoryState};
 use crate::ids;
-use crate::machine::shard::BorderChange;
+use crate::machine::partition::BoundaryChange;
 
 /// Every partition that holds keys.
 pub fn partitions(map: &PartitionMap) -> BTreeSet<coppice_ordering::PartitionId> {
     map.partitions.iter().map(|entry| ids::core_partition(entry.partition)).collect()
 }
 
-/// Changes of borders that are decided and not known to be `released`, oldest first.
+/// Changes of boundaries that are decided and not known to be `released`, oldest first.
 pub fn changes(state: &DirectoryState, released: &BTreeSet<MapVersion>) -> Vec<Change> {
-    let open = |change: &&BorderChange| !released.contains(&change.version);
-    let borders = state.changes.values().filter_map(Decided::border).filter(open);
+    let open = |change: &&BoundaryChange| !released.contains(&change.version);
+    let borders = state.changes.values().filter_map(Decided::boundary).filter(open);
     let mut changes: Vec<Change> = borders
         .map(|change| Change {
             id: coppice_ordering::ChangeId(change.version.0),

@@ -23,7 +23,7 @@ const PAUSE_SHARED: Duration = Duration::from_secs(1);
 const WALKS_MAX: u32 = 60;
 
 /// How far it has come in a tree.
-pub(super) struct Settling {
+pub(super) struct Reclamation {
     from: Key,
     at: Time,
     /// This walk met something that a snapshot shares.
@@ -33,30 +33,32 @@ pub(super) struct Settling {
 
 impl Worker {
     /// A checkpoint of the group has ended, one way or the other.
-    pub(super) fn begin_settling(&mut self, group: PartitionId) {
+    pub(super) fn begin_reclamation(&mut self, group: PartitionId) {
         let at = self.now + PAUSE;
         if let Some(group) = self.groups.get_mut(&group) {
-            group.settling = Some(Settling { from: Key::default(), at, is_shared: false, walks_left: WALKS_MAX });
+            group.reclamation = Some(Reclamation { from: Key::default(), at, is_shared: false, walks_left: WALKS_MAX });
         }
     }
 
     /// Goes on where it is time to.
-    pub(super) fn settle(&mut self, now: Time) {
+    pub(super) fn reclaim(&mut self, now: Time) {
         for group in self.groups.values_mut() {
-            let Some(mut settling) = group.settling.take_if(|settling| settling.at <= now) else { continue };
-            let settled = group.replica.executor_mut().settle(&settling.from, NODES);
-            settling.is_shared |= settled.is_shared;
-            group.settling = settling.then(settled.next, now);
+            let Some(mut reclamation) = group.reclamation.take_if(|reclamation| reclamation.at <= now) else {
+                continue;
+            };
+            let settled = group.replica.executor_mut().settle(&reclamation.from, NODES);
+            reclamation.is_shared |= settled.is_shared;
+            group.reclamation = reclamation.then(settled.next, now);
         }
     }
 }
 
-impl Settling {
+impl Reclamation {
     /// What comes next, if it does: the walk goes on from a key, or is through.
-    fn then(self, next: Option<Key>, now: Time) -> Option<Settling> {
+    fn then(self, next: Option<Key>, now: Time) -> Option<Reclamation> {
         match next {
-            Some(from) => Some(Settling { from, at: now + PAUSE, ..self }),
-            None if self.is_shared && self.walks_left > 1 => Some(Settling {
+            Some(from) => Some(Reclamation { from, at: now + PAUSE, ..self }),
+            None if self.is_shared && self.walks_left > 1 => Some(Reclamation {
                 from: Key::default(),
                 at: now + PAUSE_SHARED,
                 is_shared: false,
@@ -69,8 +71,8 @@ impl Settling {
 
 impl Group {
     /// When it goes on.
-    pub(super) fn settles_at(&self) -> Option<Time> {
-        self.settling.as_ref().map(|settling| settling.at)
+    pub(super) fn reclaims_at(&self) -> Option<Time> {
+        self.reclamation.as_ref().map(|reclamation| reclamation.at)
     }
 }
 
@@ -81,7 +83,7 @@ mod tests {
     #[test]
     fn a_walk_that_met_a_snapshot_begins_anew_a_bounded_number_of_times() {
         let walk =
-            |is_shared, walks_left| Settling { from: Key::from(*b"12345678"), at: Time(1), is_shared, walks_left };
+            |is_shared, walks_left| Reclamation { from: Key::from(*b"12345678"), at: Time(1), is_shared, walks_left };
         let goes_on = walk(true, 2).then(Some(Key::from(*b"22345678")), Time(5)).expect("there is more");
         assert_eq!((goes_on.from.as_slice(), goes_on.at), (&b"22345678"[..], Time(5) + PAUSE));
         assert!(goes_on.is_shared && goes_on.walks_left == 2);

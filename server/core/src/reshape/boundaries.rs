@@ -1,12 +1,12 @@
-//! Verbs that move the borders between partitions: split and merge (protocol.md 8).
+//! Verbs that move the boundaries between partitions: split and merge (protocol.md 8).
 
 use bytes::Bytes;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{Borders, ChangeId, KEY_BYTES_MAX, PartitionId, Reshaped, SplitPlan};
 
 use super::verbs::{Judge, Verdict, another, decide, refused};
-use crate::machine::directory::{Change, Ended, Reason, Reshape};
-use crate::machine::shard::Border;
+use crate::machine::directory::{Change, ChangeOutcome, Reason, Reshape};
+use crate::machine::partition::BoundaryStep;
 
 impl Judge<'_> {
     pub(super) fn split(&self, partition: Option<PartitionId>, at: Option<&[u8]>) -> Result<Verdict, AdminError> {
@@ -75,18 +75,20 @@ impl Judge<'_> {
             return another(change);
         }
         if let Some(Change::Merge(border)) = known {
-            let [gone, heir] = border.touched();
-            let text = match border.border {
-                Border::Join { .. } => format!("{heir} takes {gone} in"),
-                Border::Split { .. } | Border::Seal { .. } => format!("{gone} is being closed"),
+            let [gone, target] = border.touched();
+            let text = match border.step {
+                BoundaryStep::Join { .. } => format!("{target} takes {gone} in"),
+                BoundaryStep::Split { .. } | BoundaryStep::Seal { .. } => format!("{gone} is being closed"),
             };
-            let progress = Reshaped { partition: Some(heir), ..self.so_far(false, 1, text) };
+            let progress = Reshaped { partition: Some(target), ..self.so_far(false, 1, text) };
             return Ok(Verdict::Progress(progress));
         }
         match self.state.ended(change) {
-            Some(Ended::Made(heir)) if self.nodes_of(partition).is_empty() && into.is_none_or(|into| into == heir) => {
-                let text = format!("{heir} has taken in its neighbour, on {}", self.place(heir));
-                return Ok(Verdict::Progress(Reshaped { partition: Some(heir), ..self.so_far(true, 0, text) }));
+            Some(ChangeOutcome::Made(target))
+                if self.nodes_of(partition).is_empty() && into.is_none_or(|into| into == target) =>
+            {
+                let text = format!("{target} has taken in its neighbour, on {}", self.place(target));
+                return Ok(Verdict::Progress(Reshaped { partition: Some(target), ..self.so_far(true, 0, text) }));
             }
             Some(_) => return another(change),
             None => {}
@@ -96,40 +98,40 @@ impl Judge<'_> {
             return Err(AdminError::NotFound(format!("there is no partition {partition} that holds keys")));
         };
         let neighbour = entries.get(if at > 0 { at - 1 } else { 1 }).map(|entry| entry.partition);
-        let Some(heir) = into.or(neighbour) else {
+        let Some(target) = into.or(neighbour) else {
             return refused(format!("{partition} is the only partition: it has no neighbour"));
         };
-        let Some(to) = entries.iter().position(|entry| entry.partition == heir) else {
-            return Err(AdminError::NotFound(format!("there is no partition {heir} that holds keys")));
+        let Some(to) = entries.iter().position(|entry| entry.partition == target) else {
+            return Err(AdminError::NotFound(format!("there is no partition {target} that holds keys")));
         };
         if at.abs_diff(to) != 1 {
-            return refused(Reason::NotNeighbours(partition, heir).to_string());
+            return refused(Reason::NotNeighbours(partition, target).to_string());
         }
-        for id in [partition, heir] {
+        for id in [partition, target] {
             if let Some((other, _)) = self.state.change_of(id) {
                 return refused(format!("{id} is being changed already, by change {other}: ask again when it is done"));
             }
             self.needs_quorum(id)?;
         }
-        let apart = self.nodes_of(partition) != self.nodes_of(heir);
+        let apart = self.nodes_of(partition) != self.nodes_of(target);
         if apart && !self.request.dry_run {
             return refused(format!(
-                "{partition} is on {} and {heir} on {}: coppice partition move {partition} --to {}",
+                "{partition} is on {} and {target} on {}: coppice partition move {partition} --to {}",
                 self.place(partition),
-                self.place(heir),
-                self.place(heir).replace(' ', ",")
+                self.place(target),
+                self.place(target).replace(' ', ",")
             ));
         }
         let mut steps = vec![
             format!("{partition} takes no more commands"),
-            format!("{heir}, beside it on the same nodes, takes its keys and sessions in"),
+            format!("{target}, beside it on the same nodes, takes its keys and sessions in"),
         ];
         if apart {
             // Nothing is copied by a merge: that is a move, which whoever asks begins first.
-            steps.insert(0, format!("{partition} moves to {}, beside {heir}", self.place(heir)));
+            steps.insert(0, format!("{partition} moves to {}, beside {target}", self.place(target)));
         }
-        let plan = Reshaped { partition: Some(heir), ..self.reshaped(false, 2, steps) };
-        decide(Reshape::Merge { change, partition, heir }, plan)
+        let plan = Reshaped { partition: Some(target), ..self.reshaped(false, 2, steps) };
+        decide(Reshape::Merge { change, partition, target }, plan)
     }
 
     /// How far a split is that was begun.
@@ -144,7 +146,7 @@ impl Judge<'_> {
             None => {}
         }
         match self.state.ended(change)? {
-            Ended::Made(child) if partition != Some(child) => {
+            ChangeOutcome::Made(child) if partition != Some(child) => {
                 let text = format!("{child} has begun, on {}", self.place(child));
                 Some(Ok(Reshaped { partition: Some(child), ..self.so_far(true, 0, text) }))
             }

@@ -6,9 +6,9 @@ use super::*;
 
 /// A ticket with a query for each of these replicas.
 fn place_for(drawn: &[ReplicaId]) -> Place {
-    let share =
+    let partition_query =
         |replica: &ReplicaId| SubQuery { query: QueryId(u64::from(replica.0)), bytes: share(*replica).encode() };
-    Place { ticket: TICKET, prev: None, work: Work::Queries(drawn.iter().map(share).collect()) }
+    Place { ticket: TICKET, prev: None, work: Work::Queries(drawn.iter().map(partition_query).collect()) }
 }
 
 /// Parts given by the replica that leads from its election on, once the ticket is decided.
@@ -30,7 +30,7 @@ fn given_by_the_leader(place: Place) -> Vec<ReplicaId> {
 
 fn given(effects: &[Effect]) -> Vec<ReplicaId> {
     let drawn = |effect: &Effect| match effect {
-        Effect::Part(part) => Some(part.share.replica),
+        Effect::Part(part) => Some(part.partition_query.replica),
         _ => None,
     };
     effects.iter().filter_map(drawn).collect()

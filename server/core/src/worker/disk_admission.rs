@@ -1,14 +1,16 @@
 //! What a worker does while disks or memory are full: here, or on the other nodes of a partition (hazards.md ST10).
 //!
 //! Memory at its limit counts as a disk at its reserve. A leader whose own memory is there refuses writes that grow,
-//! and hands over to a replica that has room. A replica that follows has nobody to refuse: where the others have room
-//! it goes on growing with them, up to nine eighths of its limit; then it takes nothing more from them, and falls
-//! behind instead of being killed. Where no majority has room it takes what comes, for that grows no more.
+//! and transfers its leadership to a replica that has room. A replica that follows has nobody to refuse: where the
+//! others have room it goes on growing with them, up to nine eighths of its limit; then it takes nothing more from
+//! them, and falls behind instead of being killed. Where no majority has room it takes what comes, for that grows no
+//! more.
 //!
 //! A node below its reserve still votes, so that its partitions go on where the others have room; when fewer than a
 //! majority have, writes that grow are refused, and what is left of the reserves is for deletes, elections and tickets.
 //! A node whose log can write nothing at all votes no more, and its workers neither wait for the log nor fill its
-//! queue: what would be logged is lost like a message, and who leads there hands over to a replica that has room.
+//! queue: what would be logged is lost like a message, and who leads there transfers its leadership to a replica that
+//! has room.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,11 +23,11 @@ use crate::replica::Input;
 use crate::request::Request;
 
 /// How often a leader that cannot write looks for a replica to lead in its place.
-const HANDOVER_INTERVAL: Duration = Duration::from_millis(500);
+const TRANSFER_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What there is room for, as the driver knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct Resources {
     /// The log waits for room: nothing that is appended becomes durable until there is some.
     pub log_is_stuck: bool,
     /// The disk is filled to its reserve.
@@ -38,24 +40,24 @@ pub struct Room {
     pub full_nodes: BTreeSet<NodeId>,
 }
 
-/// What there is room for, and when a leader here may next hand over for want of it.
+/// What there is room for, and when a leader here may next transfer its leadership for want of it.
 #[derive(Debug, Default)]
-pub(super) struct Admission {
-    room: Room,
-    hands_over_at: Time,
+pub(super) struct DiskAdmission {
+    resources: Resources,
+    next_transfer_at: Time,
 }
 
-impl Admission {
-    pub(super) fn known(&self) -> &Room {
-        &self.room
+impl DiskAdmission {
+    pub(super) fn known(&self) -> &Resources {
+        &self.resources
     }
 
-    pub(super) fn set(&mut self, room: Room) {
-        self.room = room;
+    pub(super) fn set(&mut self, resources: Resources) {
+        self.resources = resources;
     }
 }
 
-impl Room {
+impl Resources {
     /// Whether neither this node's disk is filled to its reserve nor its memory to its limit.
     pub fn is_here(&self) -> bool {
         !self.disk_is_full && !self.memory_is_full
@@ -65,46 +67,46 @@ impl Room {
 impl Worker {
     /// Whose logs take records, for a partition's replica here.
     pub(super) fn log_room(&self, id: PartitionId) -> LogRoom {
-        if !self.room.room.log_is_stuck {
+        if !self.admission.resources.log_is_stuck {
             return LogRoom::Here;
         }
-        let majority = self.groups.get(&id).is_some_and(|group| has_majority(group, |node| self.has_room(node)));
+        let majority = self.groups.get(&id).is_some_and(|group| has_majority(group, |node| self.has_space(node)));
         if majority { LogRoom::Elsewhere } else { LogRoom::Nowhere }
     }
 
     /// Whether a request is refused for want of disk or memory; deletes and reads go on (operations.md 3).
-    pub(super) fn refuses_for_room(&self, id: PartitionId, request: &Request) -> bool {
-        if request.is_logged() && self.room.room.log_is_stuck {
+    pub(super) fn refuses_growth(&self, id: PartitionId, request: &Request) -> bool {
+        if request.is_logged() && self.admission.resources.log_is_stuck {
             return true;
         }
-        request.grows() && (self.room.room.memory_is_full || self.lacks_room(id))
+        request.grows() && (self.admission.resources.memory_is_full || self.lacks_majority_with_space(id))
     }
 
     /// Whether fewer than a majority of the partition's voters have room.
-    fn lacks_room(&self, id: PartitionId) -> bool {
+    fn lacks_majority_with_space(&self, id: PartitionId) -> bool {
         if mutant!(room_of_one) {
-            return !self.room.room.is_here();
+            return !self.admission.resources.is_here();
         }
-        if self.room.room.is_here() && self.room.room.full_nodes.is_empty() {
+        if self.admission.resources.is_here() && self.admission.resources.full_nodes.is_empty() {
             return false;
         }
-        self.groups.get(&id).is_some_and(|group| !has_majority(group, |node| self.has_room(node)))
+        self.groups.get(&id).is_some_and(|group| !has_majority(group, |node| self.has_space(node)))
     }
 
     /// Whether a node has room, as far as is known here.
-    fn has_room(&self, node: NodeId) -> bool {
-        match self.known.node == Some(node) {
-            true => self.room.room.is_here(),
-            false => !self.room.room.full_nodes.contains(&node),
+    fn has_space(&self, node: NodeId) -> bool {
+        match self.cluster.node == Some(node) {
+            true => self.admission.resources.is_here(),
+            false => !self.admission.resources.full_nodes.contains(&node),
         }
     }
 
     /// Whether a message of a peer is lost because there is no room for what it asks to hold. Memory that is spent
     /// loses none where no majority has room: without these replicas nobody leads, and nothing comes that grows.
     pub(super) fn loses(&self, id: PartitionId, message: &Message) -> bool {
-        let room = &self.room.room;
+        let room = &self.admission.resources;
         let spent = || {
-            let others_go_on = || !self.lacks_room(id) || mutant!(spent_memory_loses_all);
+            let others_go_on = || !self.lacks_majority_with_space(id) || mutant!(spent_memory_loses_all);
             room.memory_is_spent && others_go_on()
         };
         match message {
@@ -116,35 +118,35 @@ impl Worker {
 
     /// Hands over what is led here while nothing can be written, or nothing that grows, to replicas that can. Where no
     /// majority could, nobody would be elected either: who leads goes on, for reads.
-    pub(super) fn look_for_room(&mut self) {
-        let (now, room) = (self.now, &self.room.room);
-        if now < self.room.hands_over_at || !(room.log_is_stuck || room.memory_is_full) {
+    pub(super) fn transfer_when_full(&mut self) {
+        let (now, room) = (self.now, &self.admission.resources);
+        if now < self.admission.next_transfer_at || !(room.log_is_stuck || room.memory_is_full) {
             return;
         }
-        self.room.hands_over_at = now + HANDOVER_INTERVAL;
+        self.admission.next_transfer_at = now + TRANSFER_INTERVAL;
         let leading = self.groups.iter().filter(|(_, group)| group.replica.is_leading());
-        let heirs = leading.filter_map(|(&id, group)| Some((id, heir(group, |node| self.has_room(node))?)));
-        let heirs: Vec<(PartitionId, ReplicaId)> = heirs.collect();
-        for (partition, to) in heirs {
-            self.effects.push(Effect::Note(partition, Note::NoRoom(to)));
-            self.step_group(partition, Input::Transfer { to, deadline: now + HANDOVER_INTERVAL });
+        let successors = leading.filter_map(|(&id, group)| Some((id, successor(group, |node| self.has_space(node))?)));
+        let successors: Vec<(PartitionId, ReplicaId)> = successors.collect();
+        for (partition, to) in successors {
+            self.effects.push(Effect::Note(partition, Note::TransferWhenFull(to)));
+            self.step_group(partition, Input::Transfer { to, deadline: now + TRANSFER_INTERVAL });
         }
     }
 }
 
-fn has_majority(group: &Group, has_room: impl Fn(NodeId) -> bool) -> bool {
+fn has_majority(group: &Group, has_space: impl Fn(NodeId) -> bool) -> bool {
     let voters = &group.replica.paxos().configuration().0.voters;
-    let with_room = voters.iter().filter(|&voter| group.nodes.get(voter).is_none_or(|&node| has_room(node)));
+    let with_room = voters.iter().filter(|&voter| group.nodes.get(voter).is_none_or(|&node| has_space(node)));
     with_room.count() > voters.len() / 2
 }
 
 /// The voter on a node with room that holds most, if a majority has room.
-fn heir(group: &Group, has_room: impl Fn(NodeId) -> bool) -> Option<ReplicaId> {
-    if !has_majority(group, &has_room) {
+fn successor(group: &Group, has_space: impl Fn(NodeId) -> bool) -> Option<ReplicaId> {
+    if !has_majority(group, &has_space) {
         return None;
     }
     let paxos = group.replica.paxos();
     let others = paxos.configuration().0.voters.iter().filter(|&&voter| voter != group.me);
-    let with_room = others.filter(|voter| group.nodes.get(voter).is_some_and(|&node| has_room(node)));
+    let with_room = others.filter(|voter| group.nodes.get(voter).is_some_and(|&node| has_space(node)));
     with_room.filter_map(|&voter| Some((paxos.durable_upto(voter)?, voter))).max().map(|(_, voter)| voter)
 }

@@ -1,4 +1,4 @@
-//! One partition's share of a query: who asked, what, and which replica answers. Written by the coordinator's node,
+//! One partition's part of a query: who asked, what, and which replica answers. Written by the coordinator's node,
 //! opaque to the ordering core, read by the partition's replicas when its ticket is executed.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -17,17 +17,18 @@ const HIGH: u8 = 8;
 /// A bound of a range: the longest key and one byte, which makes it the first key behind.
 const BOUND_BYTES_MAX: usize = coppice_client::wire::KEY_BYTES_MAX + 1;
 
-/// A buffer that shares gather in: a few hundred of them with short bounds. The last of them that is kept keeps it all.
+/// A buffer that partition queries gather in: a few hundred of them with short bounds. The last of them that is kept
+/// keeps it all.
 const GATHERED_BYTES: usize = 16 << 10;
 
-/// One partition's share of a query.
+/// One partition's part of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct PartitionQuery {
     /// Who asked.
     pub client: ClientId,
     /// The client's number of this attempt.
     pub query: u32,
-    /// The replica that the coordinator drew.
+    /// The responder that the coordinator chose.
     pub replica: ReplicaId,
     /// First key.
     pub low: Bytes,
@@ -47,22 +48,22 @@ pub struct Share {
     pub credit: u32,
 }
 
-impl Share {
-    /// The share of the partition of `entry` in a client's query, which `drawn` answers; and what the client is to
-    /// expect of it.
-    pub fn cut(
+impl PartitionQuery {
+    /// The partition query of the partition of `entry` in a client's query, which the responder answers; and what the
+    /// client is to expect of it.
+    pub fn plan(
         entry: &Entry,
         client: ClientId,
         request: &QueryRequest,
         (replica, node): (ReplicaId, NodeId),
-    ) -> (Share, SubRange) {
+    ) -> (PartitionQuery, SubRange) {
         let low = request.low.clone().max(entry.low.clone());
         let high = match (&request.high, &entry.high) {
             (Some(wanted), Some(own)) => Some(wanted.min(own).clone()),
             (wanted, own) => wanted.clone().or_else(|| own.clone()),
         };
         let part = SubRange { partition: entry.partition, low: low.clone(), high: high.clone(), node };
-        let share = Share {
+        let partition_query = PartitionQuery {
             client,
             query: request.query,
             replica,
@@ -75,7 +76,7 @@ impl Share {
             bytes_max: request.bytes_max,
             credit: request.credit,
         };
-        (share, part)
+        (partition_query, part)
     }
 
     /// As bytes, in a buffer of their own.
@@ -85,7 +86,7 @@ impl Share {
         out.freeze()
     }
 
-    /// As bytes, in a buffer that shares gather in: they live and go together.
+    /// As bytes, in a buffer that partition queries gather in: they live and go together.
     pub fn encode_in(&self, gathered: &mut BytesMut) -> Bytes {
         if gathered.capacity() - gathered.len() < self.len_max() {
             *gathered = BytesMut::with_capacity(GATHERED_BYTES.max(self.len_max()));
@@ -119,26 +120,26 @@ impl Share {
         put_varint(out, u64::from(self.credit));
     }
 
-    /// The replica that was drawn for the share that `bytes` hold: all replicas of a partition are given all shares,
-    /// and only one reads on. What is no share is nobody's.
-    pub fn drawn(bytes: &[u8]) -> Option<ReplicaId> {
+    /// The replica that was chosen for the partition query that `bytes` hold: all replicas of a partition are given all
+    /// partition queries, and only one reads on. What is no partition query is nobody's.
+    pub fn responder_of(bytes: &[u8]) -> Option<ReplicaId> {
         let mut reader = Reader::new(bytes);
-        let mut drawn = || -> Result<u32, WireError> {
+        let mut responder = || -> Result<u32, WireError> {
             let (_flags, _client, _query) = (reader.u8()?, reader.u64()?, reader.varint_u32()?);
             reader.varint_u32()
         };
-        drawn().ok().map(ReplicaId)
+        responder().ok().map(ReplicaId)
     }
 
-    /// Reads what [`Share::encode`] wrote; the bounds share its memory.
+    /// Reads what [`PartitionQuery::encode`] wrote; the bounds share its memory.
     ///
     /// # Errors
     /// The first thing that is not what it should be.
-    pub fn decode(bytes: &Bytes) -> Result<Share, WireError> {
+    pub fn decode(bytes: &Bytes) -> Result<PartitionQuery, WireError> {
         let mut reader = Reader::new(bytes);
         let flags = reader.u8()?;
         if flags & !(REVERSE | KEYS_ONLY | COUNT_ONLY | HIGH) != 0 {
-            return Err(WireError::Unknown { what: "share flag", value: u64::from(flags) });
+            return Err(WireError::Unknown { what: "partition query flag", value: u64::from(flags) });
         }
         let client = ClientId(reader.u64()?);
         let query = reader.varint_u32()?;
@@ -153,7 +154,19 @@ impl Share {
         reader.finish()?;
         let (reverse, keys_only) = (flags & REVERSE != 0, flags & KEYS_ONLY != 0);
         let count_only = flags & COUNT_ONLY != 0;
-        Ok(Share { client, query, replica, low, high, reverse, keys_only, count_only, pairs_max, bytes_max, credit })
+        Ok(PartitionQuery {
+            client,
+            query,
+            replica,
+            low,
+            high,
+            reverse,
+            keys_only,
+            count_only,
+            pairs_max,
+            bytes_max,
+            credit,
+        })
     }
 
     /// As a range inside `partition`.
@@ -181,48 +194,60 @@ mod tests {
 
     use super::*;
 
-    fn any_share() -> impl Strategy<Value = Share> {
+    fn any_partition_query() -> impl Strategy<Value = PartitionQuery> {
         let bound = || proptest::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from);
         let names = (any::<u64>(), any::<u32>(), any::<u32>());
         let how = (any::<bool>(), any::<bool>(), any::<bool>(), any::<u64>(), any::<u64>(), any::<u32>());
         (names, bound(), proptest::option::of(bound()), how).prop_map(|((client, query, replica), low, high, how)| {
             let (reverse, keys_only, count_only, pairs_max, bytes_max, credit) = how;
             let (client, replica) = (ClientId(client), ReplicaId(replica));
-            Share { client, query, replica, low, high, reverse, keys_only, count_only, pairs_max, bytes_max, credit }
+            PartitionQuery {
+                client,
+                query,
+                replica,
+                low,
+                high,
+                reverse,
+                keys_only,
+                count_only,
+                pairs_max,
+                bytes_max,
+                credit,
+            }
         })
     }
 
     proptest! {
         #[test]
-        fn a_share_comes_back_as_it_was(share in any_share()) {
-            let bytes = share.encode();
-            prop_assert_eq!(Share::drawn(&bytes), Some(share.replica));
-            prop_assert_eq!(Share::decode(&bytes), Ok(share));
+        fn a_partition_query_round_trips(partition_query in any_partition_query()) {
+            let bytes = partition_query.encode();
+            prop_assert_eq!(PartitionQuery::responder_of(&bytes), Some(partition_query.replica));
+            prop_assert_eq!(PartitionQuery::decode(&bytes), Ok(partition_query));
         }
 
         #[test]
-        fn any_bytes_are_a_share_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            if let Ok(share) = Share::decode(&Bytes::from(bytes)) {
-                prop_assert_eq!(Share::decode(&share.encode()), Ok(share));
+        fn any_bytes_are_a_partition_query_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Ok(partition_query) = PartitionQuery::decode(&Bytes::from(bytes)) {
+                prop_assert_eq!(PartitionQuery::decode(&partition_query.encode()), Ok(partition_query));
             }
         }
 
         #[test]
-        fn a_cut_share_is_an_error(share in any_share(), cut in any::<proptest::sample::Index>()) {
-            let bytes = share.encode();
-            prop_assert!(Share::decode(&bytes.slice(..cut.index(bytes.len()))).is_err());
+        fn a_truncated_partition_query_is_an_error(partition_query in any_partition_query(), cut in any::<proptest::sample::Index>()) {
+            let bytes = partition_query.encode();
+            prop_assert!(PartitionQuery::decode(&bytes.slice(..cut.index(bytes.len()))).is_err());
         }
 
         #[test]
-        fn shares_that_gather_in_one_buffer_stay_apart(
-            shares in proptest::collection::vec(any_share(), 0..8),
+        fn partition_queries_in_one_buffer_stay_apart(
+            partition_queries in proptest::collection::vec(any_partition_query(), 0..8),
             capacity in 0..400_usize,
         ) {
             let mut gathered = BytesMut::with_capacity(capacity);
-            let bytes: Vec<Bytes> = shares.iter().map(|share| share.encode_in(&mut gathered)).collect();
-            for (share, bytes) in shares.into_iter().zip(bytes) {
-                prop_assert_eq!(&bytes, &share.encode());
-                prop_assert_eq!(Share::decode(&bytes), Ok(share));
+            let bytes: Vec<Bytes> = partition_queries.iter().map(|partition_query| partition_query.encode_in(&mut gathered)).collect();
+            for (partition_query, bytes) in partition_queries.into_iter().zip(bytes) {
+                prop_assert_eq!(&bytes, &partition_query.encode());
+                prop_assert_eq!(PartitionQuery::decode(&bytes), Ok(partition_query));
             }
         }
     }
