@@ -29,6 +29,7 @@ pub mod command;
 pub mod config;
 mod connection;
 pub mod dial;
+pub mod double_collect;
 mod driver;
 pub mod error;
 mod handle;

@@ -2,7 +2,7 @@
 
 use coppice_btree::Value;
 
-use super::collects::Collect;
+use super::collects::RangeCollect;
 use super::sessions::SessionKey;
 use crate::command::{Command, RangeCall, ReadMode};
 use crate::time::Time;
@@ -95,7 +95,7 @@ pub(super) struct Call {
     /// A range across partitions was collected, or will not be.
     pub collected: bool,
     /// While it is being collected.
-    pub collect: Option<Collect>,
+    pub collect: Option<RangeCollect>,
     /// The partition that did not order its last aborted attempt in time, if that was why.
     pub unplaced: Option<PartitionId>,
     bytes: u32,

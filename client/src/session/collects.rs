@@ -1,24 +1,8 @@
-//! Ranges across partitions without a ticket: read in each partition, and when all have answered, each is asked again
-//! whether anything of what it gave has changed since (a double collect). Only where something has, or anything else is
-//! in the way, the coordinator is asked for a ticket (`queries`), once and for all for that call.
-//!
-//! Why that is one moment. A second reading is a linearizable read like any other (protocol.md 7), by the same replica
-//! as the first one, which has counted every change that it executed since. A first reading need not be the newest: it
-//! is of a state that was decided when it was answered, behind the gate for the tickets before it (protocol.md 3). Take
-//! the graph of protocol.md 5 with the second readings, and add each first reading as an event that stands behind all
-//! that its partition's log holds up to its position x, and before nothing there. No edge of a log leaves it, and of
-//! its answer the same is true as of that of a command there: it came after R(Q) of every query Q up to x (fact iii),
-//! and after the decision of every command, which orders partitions without queries. So there is no cycle still, and an
-//! order of everything that respects real time. In it the last change of each range up to x stands before its first
-//! reading; every first reading before every second one, for none was asked before all of the first were answered; and
-//! the next change of each range, which lies behind the second reading's position since none was found before, behind
-//! that second reading. Put the query right behind the last of the first readings: it saw what holds there. What was
-//! answered before the query was asked stands before the first readings, and what was asked after its answer behind the
-//! second ones. QED
-//!
-//! It costs two reads of each partition, one of them confirmed, and nothing durable, where a ticket costs an entry in
-//! each log and the coordinator's confirmation. It promises no end: where others write what it reads again and again,
-//! it never holds. So each call tries once, and a client that has no luck tries ever more seldom.
+//! Ranges across partitions without a ticket, from outside: a [`DoubleCollect`] over the nodes that serve the parts. One
+//! chunk of each part is kept until all are validated. Only where something has changed, or anything else is in the way,
+//! the coordinator is asked for a ticket (`queries`), once and for all for that call: where others write what it reads
+//! again and again, a collect never holds. So each call tries once, and a client that has no luck tries ever more
+//! seldom.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -32,12 +16,13 @@ use super::peers::{PeerState, PendingRequest, RequestKind};
 use super::query::first_credit;
 use super::{Effect, Session};
 use crate::command::{Answer, Output, RangeCall, ReadMode};
+use crate::double_collect::{DoubleCollect, PartRead, Verdict};
 use crate::time::Time;
 use crate::wire::frame::encode_frame;
 use crate::wire::validate::RangeVersion;
 use crate::wire::{
     FEATURE_VALIDATE, Frame, Kind, Part, PartEnd, Position, RangeRequest, ResultRef, Section, VALIDATE_RANGES_MAX,
-    ValidateRequest, Version,
+    ValidateRequest,
 };
 
 /// Most partitions of a collect: with each, another one may be slow, and another range may change.
@@ -54,35 +39,42 @@ const LATER_MAX: Duration = Duration::from_millis(50);
 /// before the next try.
 const MISSES_MAX: u32 = 4;
 
-/// A query that is read in this way.
+/// A range that is read in this way.
 #[derive(Clone, Debug)]
-pub(super) struct Collect {
+pub(super) struct RangeCollect {
     /// In the order of the range.
-    parts: Vec<Collected>,
-    /// Answers that it waits for: of readings, then of validations.
-    waits_for: usize,
-    /// Parts that belong to the result: not those behind one that reached the limit.
-    counted: usize,
+    parts: Vec<PartTarget>,
+    reads: DoubleCollect<Chunk>,
 }
 
+/// A part, and who is asked for it.
 #[derive(Clone, Debug)]
-struct Collected {
+struct PartTarget {
     queue: usize,
     low: Value,
     high: Option<Value>,
-    /// Peer and stream that it was asked on.
-    asked: (usize, u32),
-    read: Option<Read>,
+    peer: usize,
+    /// The stream that it was asked on; 0: not yet.
+    stream: u32,
 }
 
 /// What came of a part: one chunk with all of it.
 #[derive(Clone, Debug)]
-struct Read {
+struct Chunk {
     body: Bytes,
-    version: Version,
     pairs: u64,
-    /// Where it was read, or found unchanged since.
-    position: Position,
+}
+
+impl RangeCollect {
+    /// Leaves out what lies behind a limit of so many pairs: it belongs to another page.
+    fn limit_pairs(&mut self, pairs_max: u64) {
+        let mut pairs = 0;
+        let enough = self.reads.reads().position(|read| {
+            pairs += read.map_or(0, |read| read.data.pairs);
+            pairs_max > 0 && pairs >= pairs_max
+        });
+        enough.into_iter().for_each(|place| self.reads.limit_to(place + 1));
+    }
 }
 
 /// The queries that wait to be begun, and whether it is worth it.
@@ -170,22 +162,22 @@ impl Session {
             Err(start) => return start,
         };
         let crowd = self.config.range_window.max(1);
-        if parts.iter().any(|part| self.peers[part.asked.0].ranges() >= crowd) {
+        if parts.iter().any(|part| self.peers[part.peer].ranges() >= crowd) {
             return CollectStart::Later;
         }
         if !self.collects.may_try() {
             return CollectStart::No;
         }
         let cap = cap(&range, self.config.range_credit, parts.len());
-        let mut collect = Collect { waits_for: parts.len(), counted: parts.len(), parts };
+        let mut collect = RangeCollect { reads: DoubleCollect::new(parts.len(), 0), parts };
         for place in 0..collect.parts.len() {
             let part = &mut collect.parts[place];
-            let (queue, peer) = (part.queue, part.asked.0);
+            let (queue, peer) = (part.queue, part.peer);
             let Some(stream) = self.peers[peer].next_stream() else {
                 self.call_off_parts(&collect, effects);
                 return CollectStart::No;
             };
-            part.asked.1 = stream;
+            part.stream = stream;
             let request = RangeRequest {
                 low: part.low.clone(),
                 high: part.high.clone(),
@@ -224,7 +216,7 @@ impl Session {
         now: Time,
         range: &RangeCall,
         effects: &mut Vec<Effect>,
-    ) -> Result<Vec<Collected>, CollectStart> {
+    ) -> Result<Vec<PartTarget>, CollectStart> {
         let map = self.map.clone().ok_or(CollectStart::No)?;
         let entries = map.cover(&range.low, range.high.as_deref());
         if !(2..=PARTS_MAX).contains(&entries.len()) {
@@ -253,7 +245,7 @@ impl Session {
                 Some(own) if range.high.as_ref().is_none_or(|high| own[..] < high[..]) => Some(own[..].into()),
                 _ => range.high.clone(),
             };
-            parts.push(Collected { queue, low, high, asked: (peer, 0), read: None });
+            parts.push(PartTarget { queue, low, high, peer, stream: 0 });
         }
         if range.reverse {
             parts.reverse();
@@ -290,7 +282,6 @@ impl Session {
             }
         };
         let limited = part.end == Some(PartEnd::Limited);
-        let read = &mut collect.parts[place];
         let counted = part.is_empty() && part.end.is_some();
         if part.number != 0 || !(counted || part.pairs_so_far == part.len() as u64) {
             self.spoil(now, key, effects);
@@ -302,39 +293,43 @@ impl Session {
             self.spoil(now, key, effects);
             return Ok(());
         };
-        read.read = Some(Read { body: frame.body.clone(), version, pairs: part.pairs_so_far, position: part.position });
         if limited {
-            collect.counted = collect.counted.min(place + 1);
+            collect.reads.limit_to(place + 1);
         }
-        collect.waits_for -= 1;
-        let all = collect.waits_for == 0;
+        let data = Chunk { body: frame.body.clone(), pairs: part.pairs_so_far };
+        let verdict = collect.reads.on_read(place, PartRead { version, position: part.position, data });
+        if verdict != Verdict::Incomplete {
+            collect.limit_pairs(range.pairs_max);
+        }
         self.confirm(at, pending.queue, false);
-        if all {
-            self.validate(now, key, effects);
-        }
+        self.judge(now, key, verdict, effects);
         Ok(())
     }
 
-    /// All parts have been read: whether they still are what they were is asked at the end of the turn.
-    fn validate(&mut self, now: Time, key: CallKey, effects: &mut Vec<Effect>) {
-        let Some(call) = self.calls.get_mut(key) else { return };
-        let pairs_max = if let Request::Range(range) = &call.request { range.pairs_max } else { 0 };
-        let Some(collect) = call.collect.as_mut() else { return };
-        let mut pairs = 0;
-        let enough = collect.parts.iter().position(|part| {
-            pairs += part.read.as_ref().map_or(0, |read| read.pairs);
-            pairs_max > 0 && pairs >= pairs_max
-        });
-        // What lies behind a limit belongs to another page.
-        collect.counted = enough.map_or(collect.counted, |place| collect.counted.min(place + 1));
-        if mutant!(collects_once) {
-            return self.collect_held(now, key, effects);
-        }
-        collect.waits_for = collect.counted;
-        let wanted: Vec<usize> = collect.parts[..collect.counted].iter().map(|part| part.queue).collect();
-        for (place, queue) in wanted.into_iter().enumerate() {
-            self.queues[queue].validations.push((key, place as u32));
-            self.list(queue);
+    /// Does what follows from an answer about a part.
+    fn judge(&mut self, now: Time, key: CallKey, verdict: Verdict, effects: &mut Vec<Effect>) {
+        match verdict {
+            Verdict::Incomplete => {}
+            // Asked at the end of the turn.
+            Verdict::Validate(places) => {
+                let Some(collect) = self.calls.get(key).and_then(|call| call.collect.as_ref()) else { return };
+                let end = places.end.min(collect.reads.counted());
+                for place in places.start..end {
+                    let queue = collect.parts[place].queue;
+                    self.queues[queue].validations.push((key, place as u32));
+                    if !std::mem::replace(&mut self.queues[queue].listed, true) {
+                        self.listed.push(queue);
+                    }
+                }
+            }
+            Verdict::OneMoment => {
+                self.collects.held();
+                self.give_collect(key, effects);
+            }
+            Verdict::ReadAgain | Verdict::Changed => {
+                self.collects.missed();
+                self.spoil(now, key, effects);
+            }
         }
     }
 
@@ -389,7 +384,7 @@ impl Session {
         let call = self.calls.get(key)?;
         let part = call.collect.as_ref()?.parts.get(place as usize)?;
         let Request::Range(range) = &call.request else { return None };
-        Some((part.asked.0, range.mode == ReadMode::AnyReplica))
+        Some((part.peer, range.mode == ReadMode::AnyReplica))
     }
 
     /// A partition says which of the ranges are what they were.
@@ -412,41 +407,29 @@ impl Session {
         self.confirm(at, queue, false);
         for ((key, place), (position, result)) in entries.into_iter().zip(section.results()) {
             let Some(collect) = self.calls.get_mut(key).and_then(|call| call.collect.as_mut()) else { continue };
-            match result {
-                ResultRef::Unchanged => {
-                    if let Some(read) = &mut collect.parts[place as usize].read {
-                        read.position = position;
-                    }
-                    collect.waits_for -= 1;
-                    if collect.waits_for == 0 {
-                        self.collects.held();
-                        self.collect_held(now, key, effects);
-                    }
-                }
-                ResultRef::Changed => {
-                    self.collects.missed();
+            let verdict = match result {
+                ResultRef::Unchanged => collect.reads.on_unchanged(place as usize, position),
+                ResultRef::Changed => collect.reads.on_changed(),
+                _ => {
                     self.spoil(now, key, effects);
+                    continue;
                 }
-                _ => self.spoil(now, key, effects),
-            }
+            };
+            self.judge(now, key, verdict, effects);
         }
         Ok(())
     }
 
     /// What was read is the result.
-    fn collect_held(&mut self, now: Time, key: CallKey, effects: &mut Vec<Effect>) {
+    fn give_collect(&mut self, key: CallKey, effects: &mut Vec<Effect>) {
         let Some(call) = self.calls.get_mut(key) else { return };
-        let Some(mut collect) = call.collect.take() else { return };
-        let (token, mut pairs, mut position) = (call.token, 0, None);
-        collect.parts.truncate(collect.counted);
-        for part in collect.parts {
-            let Some(read) = part.read else { return self.spoil(now, key, effects) };
-            pairs += read.pairs;
-            position = Some(read.position);
-            effects.push(Effect::Part { token, part: read.body, as_of: Some(read.position) });
+        let Some(collect) = call.collect.take() else { return };
+        let (token, mut pairs, mut last) = (call.token, 0, Position::default());
+        for PartRead { position, data: Chunk { body, pairs: more }, .. } in collect.reads.into_parts() {
+            (pairs, last) = (pairs + more, position);
+            effects.push(Effect::Part { token, part: body, as_of: Some(position) });
         }
-        let answer = Answer { output: Output::Loaded(pairs), position: position.unwrap_or_default() };
-        self.complete(key, answer, effects);
+        self.complete(key, Answer { output: Output::Loaded(pairs), position: last }, effects);
     }
 
     /// A collect comes to nothing: its call goes to the coordinator.
@@ -465,9 +448,9 @@ impl Session {
         true
     }
 
-    fn call_off_parts(&mut self, collect: &Collect, effects: &mut Vec<Effect>) {
-        for part in collect.parts.iter().filter(|part| part.read.is_none()) {
-            let (at, stream) = part.asked;
+    fn call_off_parts(&mut self, collect: &RangeCollect, effects: &mut Vec<Effect>) {
+        let unread = collect.parts.iter().zip(collect.reads.reads()).filter(|(_, read)| read.is_none());
+        for (&PartTarget { peer: at, stream, .. }, _) in unread {
             let waits = |pending: &mut PendingRequest| matches!(pending.kind, RequestKind::Collect { .. });
             if stream > 0 && self.peers[at].pending(stream).is_some_and(waits) {
                 self.peers[at].take(stream);
@@ -495,7 +478,8 @@ fn cap(range: &RangeCall, credit_max: u32, parts: usize) -> u64 {
 
 /// What is asked about a part of a call that is still collected, and of which peer.
 fn asked(calls: &Calls, key: CallKey, place: u32) -> Option<(RangeVersion<'_>, usize)> {
-    let part = calls.get(key)?.collect.as_ref()?.parts.get(place as usize)?;
-    let version = part.read.as_ref()?.version;
-    Some((RangeVersion { version, low: &part.low, high: part.high.as_deref() }, part.asked.0))
+    let collect = calls.get(key)?.collect.as_ref()?;
+    let part = collect.parts.get(place as usize)?;
+    let version = collect.reads.read(place as usize)?.version;
+    Some((RangeVersion { version, low: &part.low, high: part.high.as_deref() }, part.peer))
 }

@@ -1,13 +1,11 @@
 //! Ranges over several partitions that this node has replicas of: read here in each of them, and given out as one
 //! moment without a ticket. Pure: it says what to ask of the replicas, and hears their answers.
 //!
-//! It is the double collect of the client's `session/collects.rs`, with its proof, and this node in the client's place.
-//! Each part is read, from a snapshot that is kept; a reading is answered when what it saw is decided and behind the
-//! gate (protocol.md 3). When all are, and not before, each replica is asked whether anything of what it gave has
-//! changed (`Validate`), a linearizable read (protocol.md 7): a leader confirms that it leads, a follower asks its
-//! leader how far it must have decided, and waits for that. If nothing has changed, all parts held at the moment when
-//! the last of them was read. If something has, all is read once more: a replica that lagged behind its leader has come
-//! as far by then. If something has again, there is no answer: the client asks the coordinator.
+//! Each range is a [`DoubleCollect`] of the node's own replicas. Each part is read, from a snapshot
+//! that is kept; a reading is answered when what it saw is decided and behind the gate (protocol.md 3). Validations
+//! (`Validate`) are linearizable reads (protocol.md 7): a leader confirms that it leads, a follower asks its leader how
+//! far it must have decided, and waits for that. Where something has changed, all is read once more; where it has again,
+//! there is no answer: the client asks the coordinator.
 //!
 //! What a client collects by itself waits in its memory, chunk by chunk, until it is validated. Here that is the
 //! snapshots, whatever the size of the range; bytes leave once, when it is known that they count.
@@ -19,8 +17,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use coppice_btree::Cursor;
+use coppice_client::double_collect::{DoubleCollect, PartRead, Verdict};
 use coppice_client::wire::validate::RangeVersion;
-use coppice_client::wire::{CollectRequest, PartitionId, Position, VALIDATE_RANGES_MAX, ValidateRequest, Version};
+use coppice_client::wire::{CollectRequest, PartitionId, Position, VALIDATE_RANGES_MAX, ValidateRequest};
 use coppice_ordering::Time;
 
 use crate::request::{Bounds, Origin, Refusal, Reply, Request};
@@ -59,23 +58,14 @@ pub enum Act {
     },
 }
 
-/// What was read of a part.
-struct Read {
-    /// Where it was read, or found unchanged since.
-    position: Position,
-    cursor: Box<Cursor>,
-    version: Version,
-}
+/// So often all of a range is read again.
+const REREADS: u32 = 1;
 
 struct Gather {
     origin: Origin,
     range: Box<CollectRequest>,
-    /// In ascending order.
-    parts: Vec<Option<Read>>,
-    unread: usize,
-    unvalidated: usize,
-    /// It was read before, and something had changed.
-    again: bool,
+    /// Its parts in ascending order.
+    collect: DoubleCollect<Box<Cursor>>,
     since: Time,
 }
 
@@ -127,20 +117,17 @@ impl Gathers {
             let partition = range.parts[0].0;
             return acts.push(Act::Answer { partition, origin, reply: Reply::Refused(Refusal::Busy) });
         }
-        let (range, parts) = (Box::new(range), Vec::with_capacity(count));
-        self.read_all(Gather { origin, range, parts, unread: count, unvalidated: count, again: false, since: now });
+        let collect = DoubleCollect::new(count, REREADS);
+        self.read_all(Gather { origin, range: Box::new(range), collect, since: now });
     }
 
     /// Lets all parts of a gather be read, under a number of its own.
-    fn read_all(&mut self, mut gather: Gather) {
-        let (id, count) = (self.first + self.under_way.len() as u64, gather.range.parts.len());
-        self.parts += count;
+    fn read_all(&mut self, gather: Gather) {
+        let id = self.first + self.under_way.len() as u64;
+        self.parts += gather.collect.count();
         for (place, (partition, _)) in (0..).zip(&gather.range.parts) {
             self.unread.entry(*partition).or_default().push((id, place));
         }
-        gather.parts.clear();
-        gather.parts.resize_with(count, || None);
-        (gather.unread, gather.unvalidated) = (count, count);
         self.under_way.push_back(Some(gather));
     }
 
@@ -165,7 +152,7 @@ impl Gathers {
             while let Some(places) = self.some_of(&mut places) {
                 let part = |&(id, place): &Place| {
                     let gather = self.gather(id)?;
-                    let version = gather.parts.get(place as usize)?.as_ref()?.version;
+                    let version = gather.collect.read(place as usize)?.version;
                     let (low, high) = gather.range.bounds(place as usize);
                     Some(RangeVersion { version, low, high: high.map(|high| &high[..]) })
                 };
@@ -206,17 +193,21 @@ impl Gathers {
                 let position = Position { partition, instance: instance.0, index: 0 };
                 for (place, cursor) in places.into_iter().zip(cursors) {
                     match cursor {
-                        Some(cursor) => self.on_read(place, Read { position, cursor, version }, acts),
+                        Some(data) => {
+                            let read = PartRead { version, position, data };
+                            self.judge(place, partition, acts, |collect, place| collect.on_read(place, read));
+                        }
                         None => self.end(place.0, partition, Reply::Refused(Refusal::WrongPartition), acts),
                     }
                 }
             }
             Reply::Validated { instance, unchanged } if unchanged.len() == places.len() => {
+                let position = Position { partition, instance: instance.0, index: 0 };
                 for (place, unchanged) in places.into_iter().zip(unchanged) {
-                    match unchanged {
-                        true => self.on_unchanged(place, instance.0, acts),
-                        false => self.on_changed(place.0, partition, acts),
-                    }
+                    self.judge(place, partition, acts, |collect, place| match unchanged {
+                        true => collect.on_unchanged(place, position),
+                        false => collect.on_changed(),
+                    });
                 }
             }
             Reply::Refused(refusal) => {
@@ -226,50 +217,39 @@ impl Gathers {
         }
     }
 
-    fn on_read(&mut self, (id, place): Place, seen: Read, acts: &mut Vec<Act>) {
-        let Gathers { first, under_way, read, .. } = self;
-        let found = id.checked_sub(*first).and_then(|at| under_way.get_mut(at as usize));
-        let Some(Some(gather)) = found else { return };
-        let partition = seen.position.partition;
-        let Some(part) = gather.parts.get_mut(place as usize).filter(|part| part.is_none()) else { return };
-        *part = Some(seen);
-        gather.unread -= 1;
-        if mutant!(gathers_early) {
-            return read.entry(partition).or_default().push((id, place));
-        }
-        // None is validated before all are read.
-        if gather.unread == 0 && !mutant!(gathers_once) {
-            for (place, (partition, _)) in (0..).zip(&gather.range.parts) {
-                read.entry(*partition).or_default().push((id, place));
-            }
-        } else if gather.unread == 0 {
-            self.finish(id, acts);
-        }
-    }
-
-    fn on_unchanged(&mut self, (id, place): Place, instance: u64, acts: &mut Vec<Act>) {
+    /// Tells a gather of an answer about one of its parts, and does what follows. What is on its way to an earlier
+    /// reading, or back, finds nothing under its number.
+    fn judge(
+        &mut self,
+        (id, place): Place,
+        partition: PartitionId,
+        acts: &mut Vec<Act>,
+        answer: impl FnOnce(&mut DoubleCollect<Box<Cursor>>, usize) -> Verdict,
+    ) {
         let Some(gather) = self.gather_mut(id) else { return };
-        let Some(Some(read)) = gather.parts.get_mut(place as usize) else { return };
-        read.position.instance = instance;
-        gather.unvalidated -= 1;
-        if gather.unvalidated == 0 {
-            self.finish(id, acts);
-        }
-    }
-
-    /// What is on its way to the first try, or back, finds nothing under its number any more.
-    fn on_changed(&mut self, id: u64, partition: PartitionId, acts: &mut Vec<Act>) {
-        match self.take(id) {
-            Some(gather) if !gather.again => self.read_all(Gather { again: true, ..gather }),
-            Some(gather) => acts.push(Act::Answer { partition, origin: gather.origin, reply: aborted(CHANGED) }),
-            None => {}
+        match answer(&mut gather.collect, place as usize) {
+            Verdict::Incomplete => {}
+            Verdict::Validate(places) => {
+                let Gathers { first, under_way, read, .. } = self;
+                let Some(Some(gather)) = under_way.get((id - *first) as usize) else { return };
+                for place in places {
+                    read.entry(gather.range.parts[place].0).or_default().push((id, place as u32));
+                }
+            }
+            Verdict::OneMoment => self.finish(id, acts),
+            Verdict::ReadAgain => {
+                if let Some(gather) = self.take(id) {
+                    self.read_all(gather);
+                }
+            }
+            Verdict::Changed => self.end(id, partition, aborted(CHANGED), acts),
         }
     }
 
     /// All of it held at one moment.
     fn finish(&mut self, id: u64, acts: &mut Vec<Act>) {
-        let Some(Gather { origin, range, parts, .. }) = self.take(id) else { return };
-        let mut parts: Vec<_> = parts.into_iter().flatten().map(|read| (read.position, read.cursor)).collect();
+        let Some(Gather { origin, range, collect, .. }) = self.take(id) else { return };
+        let mut parts: Vec<_> = collect.into_parts().map(|read| (read.position, read.data)).collect();
         if range.reverse {
             parts.reverse();
         }
@@ -286,7 +266,7 @@ impl Gathers {
 
     fn take(&mut self, id: u64) -> Option<Gather> {
         let gather = self.under_way.get_mut(id.checked_sub(self.first)? as usize)?.take()?;
-        self.parts -= gather.parts.len();
+        self.parts -= gather.collect.count();
         while let Some(None) = self.under_way.front() {
             self.under_way.pop_front();
             self.first += 1;

@@ -121,7 +121,6 @@ pub const CAUGHT: &[Planted] = &[
     planted("read_unconfirmed", 4_000),
     planted("collects_once", 400),
     planted("validates_anything", 400),
-    planted("gathers_once", 400),
     planted("range_no_snapshot", 400),
     planted("undo_forward", 400),
     planted("checksum_no_position", 400),

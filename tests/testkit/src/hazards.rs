@@ -264,8 +264,8 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("RD12", "lease acknowledgement forgotten by a restart", &[cargo("lease_forgotten")]),
     hazard(
         "RD13",
-        "parts that were read one after the other pass for one moment",
-        &[sim("collects_once"), sim("validates_anything")],
+        "parts that were read one after the other pass for one moment: none is validated, or one before all are read",
+        &[sim("collects_once"), sim("validates_anything"), cargo("validates_early")],
     ),
     hazard(
         "RD14",
@@ -278,11 +278,6 @@ pub const HAZARDS: &[Hazard] = &[
         ],
     ),
     hazard("RD15", "a question confirms a leader whom the asker has left", &[cargo("question_of_another_ballot")]),
-    hazard(
-        "RD16",
-        "parts that one node reads pass for one moment: none is validated, or before all are read",
-        &[sim("gathers_once"), cargo("gathers_early")],
-    ),
 ];
 
 /// Planted bugs that belong to no row of hazards.md 6: found while building, or those of the checkers themselves

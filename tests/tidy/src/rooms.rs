@@ -17,6 +17,7 @@ const ORDERS: &[Order] = &[
             "time",
             "ids",
             "serde_bytes",
+            "double_collect",
             "token",
             "map",
             "wire",

@@ -1,7 +1,7 @@
 //! Gathers over replicas that are played by hand: each a tree, and a count of its changes.
 
 use coppice_btree::{Direction, KeyRange, Tree, Value};
-use coppice_client::wire::{FrameDecoder, Part, PartEnd, ReplicaId};
+use coppice_client::wire::{FrameDecoder, Part, PartEnd, ReplicaId, Version};
 use coppice_ordering::Instance;
 use proptest::prelude::*;
 
@@ -305,7 +305,7 @@ proptest! {
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_a_gather_are_caught() {
-    for mutant in ["gathers_once", "gathers_early"] {
+    for mutant in ["collects_once", "validates_early"] {
         planted::assert_caught(mutant, "gather::tests::what_is_gathered_is_one_moment");
     }
 }

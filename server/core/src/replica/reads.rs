@@ -1,6 +1,6 @@
 //! Reads: executed where they arrive, answered when leadership was confirmed after that and what they saw is decided
 //! (protocol.md 7). A replica that follows asks the leader how far it must have decided. A range that will be validated
-//! is not confirmed: its validation is (the client's `session/collects.rs`).
+//! is not confirmed: its validation is (the client's `double_collect`).
 
 use coppice_client::wire::reply::REPLY_BYTES_MAX;
 use coppice_client::wire::{ValidateRequest, Version};

@@ -14,7 +14,7 @@ use super::judge::Judged;
 ///
 /// A read stands behind the node before its gap, in each partition, and before the node that closes it. What was read
 /// in several partitions without a ticket is one moment of its own: in each it stands between the nodes next to its
-/// position that change what it read, and there may be others between (the client's `session/collects.rs`).
+/// position that change what it read, and there may be others between (the client's `double_collect`).
 pub struct Chains {
     /// Per gap: the node that closes it; `u32::MAX` behind the last node of a chain.
     pub closes: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Ranges that are read twice, without a ticket, by the rules of the client library (its `session::collects`): a first
+//! Ranges that are read twice, without a ticket, by the rules of the client's `double_collect`: a first
 //! reading in each partition, of any state that was decided when it was answered, behind the gate; when all have been
 //! read, a linearizable read in each which says whether anything of it has changed since.
 

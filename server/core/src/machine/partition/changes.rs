@@ -1,7 +1,7 @@
 //! Which keys of a partition changed lately: enough to tell whether a range is still what a reader saw.
 //!
 //! A client that reads in several partitions without an order between them asks each once more whether anything of what
-//! it read has changed; if nothing has anywhere, all of it held at one moment (the client's `session/collects.rs`). So
+//! it read has changed; if nothing has anywhere, all of it held at one moment (the client's `double_collect`). So
 //! what this says may err on one side only: a range that has changed is never called unchanged. Of a key it remembers
 //! the first sixteen bytes, of changes the newest few thousand, and what moves more than single keys (a boundary, a
 //! snapshot) counts as a change of all of them. What an undone batch changed has changed; nobody was told what its undo
