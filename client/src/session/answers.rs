@@ -8,7 +8,6 @@ use bytes::BytesMut;
 use super::calls::{Call, CallKey, Request};
 use super::peers::{ConnectionId, PeerState, PendingRequest, RequestKind, RequestOrigin, pause};
 use super::queue::LastError;
-use super::sessions::SessionKey;
 use super::{Effect, Session};
 use crate::command::{Answer, Output};
 use crate::error::{Cause, Reason};
@@ -62,7 +61,7 @@ impl Session {
 
     fn on_map_frame(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> FrameResult {
         let reply = decode_control::<MapReply>(&frame.body, "map").map_err(|_| ProtocolError("a map that is none"))?;
-        self.peers[at].take(frame.stream);
+        self.peers[at].streams.take(frame.stream);
         let known = self.cluster;
         if reply.map.as_ref().is_some_and(|map| map.version.0 > 0 && known.is_some_and(|known| map.cluster != known))
             && !mutant!(client_takes_foreign_map)
@@ -83,7 +82,7 @@ impl Session {
 
     fn on_section(&mut self, now: Time, at: usize, section: &Section<'_>, effects: &mut Vec<Effect>) -> FrameResult {
         // A late answer to what was given up.
-        let Some(pending) = self.peers[at].pending(section.stream) else { return Ok(()) };
+        let Some(pending) = self.peers[at].streams.get(section.stream) else { return Ok(()) };
         let (queue, asked, abandoned) = (pending.queue, pending.asked(), pending.abandoned);
         if self.queues.get(queue).is_none_or(|queue| section.position.partition != queue.partition) {
             return Err(ProtocolError("an answer of another partition"));
@@ -111,7 +110,7 @@ impl Session {
             }
         }
         let over = {
-            let Some(pending) = self.peers[at].pending(section.stream) else { return Ok(()) };
+            let Some(pending) = self.peers[at].streams.get(section.stream) else { return Ok(()) };
             let (RequestKind::Pack { calls: empty, left, .. } | RequestKind::Read { calls: empty, left }) =
                 &mut pending.kind
             else {
@@ -125,16 +124,16 @@ impl Session {
         };
         done?;
         if over {
-            self.peers[at].take(section.stream);
+            self.peers[at].streams.take(section.stream);
             match session {
                 _ if abandoned => {}
                 Some(_) => self.queues[queue].packs_out -= 1,
                 None => self.queues[queue].reads_out -= 1,
             }
-            self.list(queue);
+            self.queues.list(queue);
         }
         if session.is_some() {
-            self.queues[queue].barren = 0;
+            self.queues[queue].session.barren = 0;
         }
         self.confirm(at, queue, session.is_some());
         Ok(())
@@ -143,10 +142,10 @@ impl Session {
     /// A replica answered as only a leader does: it is the leader.
     pub(super) fn confirm(&mut self, at: usize, queue: usize, wrote: bool) {
         let node = self.peers[at].node;
-        if self.queues[queue].leader == node && node.is_some() {
+        if self.queues[queue].replicas.leader == node && node.is_some() {
             self.queues[queue].answered();
-        } else if wrote && self.queues[queue].leader.is_none() {
-            self.queues[queue].follow(node);
+        } else if wrote && self.queues[queue].replicas.leader.is_none() {
+            self.queues[queue].replicas.follow(node);
             self.queues[queue].answered();
         }
     }
@@ -155,16 +154,16 @@ impl Session {
         let Some((position, ResultRef::Opened)) = section.results().next() else {
             return Err(ProtocolError("an answer to another question"));
         };
-        let Some(pending) = self.peers[at].take(section.stream) else { return Ok(()) };
+        let Some(pending) = self.peers[at].streams.take(section.stream) else { return Ok(()) };
         let session = self.sessions.insert(SessionId::at(position));
         let queue = &mut self.queues[pending.queue];
-        queue.session = Some(session);
-        queue.opening = false;
+        queue.session.key = Some(session);
+        queue.session.opening = false;
         self.confirm(at, pending.queue, true);
-        if self.queues[pending.queue].barren > 0 {
+        if self.queues[pending.queue].session.barren > 0 {
             self.queues[pending.queue].last_error = LastError::Busy;
         }
-        self.list(pending.queue);
+        self.queues.list(pending.queue);
         Ok(())
     }
 
@@ -208,7 +207,7 @@ impl Session {
     ) {
         match refusal {
             CommandRefusal::WrongPartition { version } => {
-                if self.map.as_ref().is_none_or(|map| map.version < version) {
+                if self.routes.map().is_none_or(|map| map.version < version) {
                     self.want_map();
                 }
                 self.reroute_elsewhere(now, asked, key, effects);
@@ -231,7 +230,7 @@ impl Session {
 
     /// Queues a call again; if the map still sends it where it was refused, a newer map must come first.
     fn reroute_elsewhere(&mut self, now: Time, asked: RequestOrigin, key: CallKey, effects: &mut Vec<Effect>) {
-        let queue = self.calls.get(key).and_then(|call| self.queue_of(call.request.routing_key()));
+        let queue = self.calls.get(key).and_then(|call| self.routes.queue_of(call.request.routing_key()));
         if queue == Some(asked.queue) {
             self.want_map();
             self.rest(now, asked, Duration::ZERO);
@@ -245,7 +244,7 @@ impl Session {
             self.hang_up(now, at, format!("ended the connection: {}", refusal.words()), effects);
             return Ok(());
         }
-        let Some(pending) = self.peers[at].take(frame.stream) else { return Ok(()) };
+        let Some(pending) = self.peers[at].streams.take(frame.stream) else { return Ok(()) };
         if pending.abandoned {
             return Ok(());
         }
@@ -285,14 +284,14 @@ impl Session {
                 // It was met before there was a map, and still knows none.
                 let blank = self.peers[at].is_blank && entries.is_empty();
                 self.want_map();
-                if !self.patch(now, entries, effects) && pending.maps == self.maps {
+                if !self.patch(now, entries, effects) && pending.maps == self.routes.maps() {
                     // This node knows no more than we do, or what it told does not fit our map. Nor does it lead.
                     let node = self.peers[at].node;
                     let doubted = &mut self.queues[queue];
-                    if doubted.epoch == pending.epoch && !pending.anywhere {
-                        let place = doubted.replicas.iter().position(|&replica| Some(replica) == node);
-                        doubted.rotation = place.unwrap_or(doubted.rotation) + 1;
-                        doubted.follow(None);
+                    if doubted.replicas.epoch == pending.epoch && !pending.anywhere {
+                        let place = doubted.replicas.nodes.iter().position(|&replica| Some(replica) == node);
+                        doubted.replicas.rotation = place.unwrap_or(doubted.replicas.rotation) + 1;
+                        doubted.replicas.follow(None);
                     }
                     self.rest(now, asked, Duration::ZERO);
                 }
@@ -327,7 +326,7 @@ impl Session {
                 if let RequestKind::Query { call, .. } = pending.kind
                     && let Some(call) = self.calls.get_mut(call)
                 {
-                    call.unplaced = unplaced;
+                    call.range.unplaced = unplaced;
                 }
                 self.unanswered(now, pending, effects)
             }
@@ -351,27 +350,27 @@ impl Session {
         if pending.anywhere {
             // It could not get a position from the leader; that says nothing about who leads.
             let rest = pause(self.config.backoff, self.config.search_pause_max, 0, draw);
-            queue.not_before = queue.not_before.max(now + rest);
+            queue.backoff.extend(now + rest);
             return;
         }
-        if queue.epoch != pending.epoch {
+        if queue.replicas.epoch != pending.epoch {
             // Said of a leader that is not followed any more.
             return;
         }
         queue.last_error = LastError::NoLeader;
-        queue.misses = queue.misses.saturating_add(1);
+        queue.replicas.misses = queue.replicas.misses.saturating_add(1);
         // A leader that our map does not name, or nobody who knows one in a whole round: the replicas have moved.
-        let mut moved = hint.is_some_and(|hint| !queue.replicas.contains(&hint));
-        let hint = hint.filter(|&hint| Some(hint) != node && !lost && queue.replicas.contains(&hint));
-        queue.follow(hint);
+        let mut moved = hint.is_some_and(|hint| !queue.replicas.nodes.contains(&hint));
+        let hint = hint.filter(|&hint| Some(hint) != node && !lost && queue.replicas.nodes.contains(&hint));
+        queue.replicas.follow(hint);
         if hint.is_none() {
-            queue.rotation += 1;
+            queue.replicas.rotation += 1;
         }
         // Hints may go round in a circle too.
-        let round = queue.replicas.len().max(1) as u32 * if hint.is_some() { 2 } else { 1 };
-        if queue.misses >= round {
-            let rest = pause(self.config.backoff, self.config.search_pause_max, queue.misses / round, draw);
-            queue.not_before = queue.not_before.max(now + rest);
+        let round = queue.replicas.nodes.len().max(1) as u32 * if hint.is_some() { 2 } else { 1 };
+        if queue.replicas.misses >= round {
+            let rest = pause(self.config.backoff, self.config.search_pause_max, queue.replicas.misses / round, draw);
+            queue.backoff.extend(now + rest);
             moved = true;
         }
         if moved {
@@ -384,13 +383,13 @@ impl Session {
         for key in self.landed(&pending) {
             let Some(call) = self.calls.get_mut(key) else { continue };
             call.in_flight = false;
-            if call.streaming {
+            if call.range.streaming {
                 self.end(now, key, Reason::Interrupted { last: None }, Cause::NoAnswer, effects);
             } else {
                 self.reroute(now, key, effects);
             }
         }
-        self.list(pending.queue);
+        self.queues.list(pending.queue);
     }
 
     /// One of the calls of a sending is denied, and so were the others: each is sent alone.
@@ -407,7 +406,7 @@ impl Session {
     fn give_up(&mut self, now: Time, pending: PendingRequest, reason: Reason, effects: &mut Vec<Effect>) {
         if let RequestKind::Open = pending.kind {
             // No session, so nothing of what waits can be done.
-            for key in self.queues[pending.queue].fresh.drain(..).collect::<Vec<_>>() {
+            for key in self.queues[pending.queue].waiting.fresh.drain(..).collect::<Vec<_>>() {
                 self.end(now, key, reason.clone(), Cause::Refused, effects);
             }
         }
@@ -417,7 +416,7 @@ impl Session {
             }
             self.end(now, key, reason.clone(), Cause::Refused, effects);
         }
-        self.list(pending.queue);
+        self.queues.list(pending.queue);
     }
 
     /// Books a sending as over and returns its calls.
@@ -435,7 +434,7 @@ impl Session {
             RequestKind::Range(range) => vec![range.call],
             RequestKind::Query { call, .. } => vec![*call],
             RequestKind::Open => {
-                queue.opening = false;
+                queue.session.opening = false;
                 Vec::new()
             }
             // Spoiled, not asked again in this way.
@@ -447,12 +446,12 @@ impl Session {
     /// session under a new number (hazards.md SE5: never in silence).
     fn on_session_expired(&mut self, now: Time, pending: PendingRequest, effects: &mut Vec<Effect>) {
         if let RequestKind::Pack { session, .. } = pending.kind {
-            if self.queues[pending.queue].session == Some(session) {
+            if self.queues[pending.queue].session.key == Some(session) {
                 self.on_session_lost(now, pending.queue);
             }
             self.sessions.expire(session);
-            for queue in self.queues.iter_mut().filter(|queue| queue.session == Some(session)) {
-                queue.session = None;
+            for queue in self.queues.iter_mut().filter(|queue| queue.session.key == Some(session)) {
+                queue.session.key = None;
             }
         }
         for key in self.landed(&pending) {
@@ -465,7 +464,7 @@ impl Session {
             self.renumber(key);
             self.reroute(now, key, effects);
         }
-        self.list(pending.queue);
+        self.queues.list(pending.queue);
     }
 
     /// Whoever opens a session where there are as many as may be ends another one. That happens to anybody once; if it
@@ -474,18 +473,17 @@ impl Session {
     fn on_session_lost(&mut self, now: Time, queue: usize) {
         let draw = self.draws.next();
         let queue = &mut self.queues[queue];
-        if queue.barren > 0 && !mutant!(client_reopens_at_once) {
-            let rest = pause(self.config.backoff, self.config.backoff_max, queue.barren - 1, draw);
-            queue.not_before = queue.not_before.max(now + rest);
+        if queue.session.barren > 0 && !mutant!(client_reopens_at_once) {
+            let rest = pause(self.config.backoff, self.config.backoff_max, queue.session.barren - 1, draw);
+            queue.backoff.extend(now + rest);
         }
-        queue.barren = queue.barren.saturating_add(1);
+        queue.session.barren = queue.session.barren.saturating_add(1);
         queue.last_error = LastError::Busy;
     }
 
     fn renumber(&mut self, key: CallKey) {
         let Some(call) = self.calls.get_mut(key) else { return };
-        let old: Option<(SessionKey, u64)> = call.session.take().zip(call.number.take());
-        if let Some((session, number)) = old {
+        if let Some((session, number)) = call.number.take() {
             self.sessions.done(session, number);
         }
     }
@@ -495,7 +493,7 @@ impl Session {
         if part.ticket.is_some() {
             return self.on_query_part(now, at, (frame.stream, &part, frame), effects);
         }
-        let Some(pending) = self.peers[at].pending(frame.stream) else { return Ok(()) };
+        let Some(pending) = self.peers[at].streams.get(frame.stream) else { return Ok(()) };
         let queue = pending.queue;
         if let RequestKind::Collect { call, place } = pending.kind {
             return self.on_collected(now, at, (call, place as usize), (&part, frame), effects);
@@ -517,7 +515,7 @@ impl Session {
         let timeout = self.config.timeout;
         let (position, end) = (part.position, part.end);
         let Some(call) = self.calls.get_mut(key) else { return Ok(()) };
-        call.streaming = true;
+        call.range.streaming = true;
         let deadline = if credit > 0 { now + timeout } else { Time::NEVER };
         call.deadline = deadline;
         effects.push(Effect::Part { token: call.token, part: frame.body.clone(), as_of: None });
@@ -526,25 +524,25 @@ impl Session {
             self.confirm(at, queue, false);
         }
         if let Some(PartEnd::Complete | PartEnd::Limited) = end {
-            self.peers[at].take(frame.stream);
+            self.peers[at].streams.take(frame.stream);
             self.complete(key, Answer { output: Output::Loaded(pairs), position }, effects);
         }
         Ok(())
     }
 
     pub(super) fn on_credit(&mut self, now: Time, key: CallKey, bytes: u32, effects: &mut Vec<Effect>) {
-        if let Some(number) = self.calls.get(key).and_then(|call| call.query) {
+        if let Some(number) = self.calls.get(key).and_then(|call| call.range.attempt) {
             return self.on_query_credit(now, number, bytes, effects);
         }
-        let Some((at, stream)) = self.calls.get(key).and_then(|call| call.stream) else { return };
-        let Some(pending) = self.peers[at as usize].pending(stream) else { return };
+        let Some((at, stream)) = self.calls.get(key).and_then(|call| call.range.stream) else { return };
+        let Some(pending) = self.peers[at as usize].streams.get(stream) else { return };
         let RequestKind::Range(range) = &mut pending.kind else { return };
         if range.call != key {
             return;
         }
         range.credit += i64::from(bytes);
         let deadline = if range.credit > 0 { now + self.config.timeout } else { Time::NEVER };
-        if let Some(call) = self.calls.get_mut(key).filter(|call| call.streaming) {
+        if let Some(call) = self.calls.get_mut(key).filter(|call| call.range.streaming) {
             call.deadline = deadline;
             self.calls.note_deadline(deadline);
         }
@@ -565,16 +563,16 @@ impl Session {
 
     /// Tells the server that no more of a range is wanted, if one is under way.
     pub(super) fn cancel_range(&mut self, key: CallKey, effects: &mut Vec<Effect>) {
-        if let Some(number) = self.calls.get(key).and_then(|call| call.query) {
+        if let Some(number) = self.calls.get(key).and_then(|call| call.range.attempt) {
             self.drop_attempt(number, effects);
         }
         self.drop_collect(key, effects);
-        let Some((at, stream)) = self.calls.get(key).and_then(|call| call.stream) else { return };
+        let Some((at, stream)) = self.calls.get(key).and_then(|call| call.range.stream) else { return };
         let at = at as usize;
         let is_it =
             |pending: &mut PendingRequest| matches!(&pending.kind, RequestKind::Range(range) if range.call == key);
-        if self.peers[at].pending(stream).is_some_and(is_it) {
-            self.peers[at].take(stream);
+        if self.peers[at].streams.get(stream).is_some_and(is_it) {
+            self.peers[at].streams.take(stream);
             let mut out = BytesMut::new();
             encode_frame(&mut out, Kind::Cancel, stream, &[]);
             self.send(at, out.freeze(), effects);

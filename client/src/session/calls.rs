@@ -64,16 +64,33 @@ pub struct CallKey {
     generation: u32,
 }
 
+/// How far a call for a range has come.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RangeState {
+    /// It gave something out: it cannot start again.
+    pub streaming: bool,
+    /// Where it is under way: peer and stream.
+    pub stream: Option<(u32, u32)>,
+    /// Across partitions: it was collected, or will not be.
+    pub collect_tried: bool,
+    /// While it is being collected.
+    pub collect: Option<RangeCollect>,
+    /// The attempt with a ticket that was made last.
+    pub attempt: Option<u32>,
+    /// Attempts that came to nothing, for whatever reason.
+    pub voided: u8,
+    /// The partition that did not order the last aborted attempt in time, if that was why.
+    pub unplaced: Option<PartitionId>,
+}
+
 /// A call that waits.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub token: u64,
     pub deadline: Time,
     pub request: Request,
-    /// Its number, once it was packed: kept for all its repetitions (protocol.md 6).
-    pub number: Option<u64>,
-    /// The session that the number belongs to.
-    pub session: Option<SessionKey>,
+    /// Its session and its number in it, once it was packed: kept for all its repetitions (protocol.md 6).
+    pub number: Option<(SessionKey, u64)>,
     /// Whether every key and value is 8 bytes long.
     pub eight: bool,
     /// It shares no frame with others: one of those that it shared one with was denied.
@@ -84,20 +101,7 @@ pub(super) struct Call {
     pub maybe: bool,
     /// Sendings that ended in silence.
     pub attempts: u8,
-    /// Attempts at a range across partitions that came to nothing, for whatever reason.
-    pub voided: u8,
-    /// A range gave something out: it cannot start again.
-    pub streaming: bool,
-    /// Where a range is under way: peer and stream.
-    pub stream: Option<(u32, u32)>,
-    /// The attempt of a range across partitions that was made last.
-    pub query: Option<u32>,
-    /// A range across partitions was collected, or will not be.
-    pub collected: bool,
-    /// While it is being collected.
-    pub collect: Option<RangeCollect>,
-    /// The partition that did not order its last aborted attempt in time, if that was why.
-    pub unplaced: Option<PartitionId>,
+    pub range: RangeState,
     bytes: u32,
 }
 
@@ -141,19 +145,12 @@ impl Calls {
             deadline,
             request,
             number: None,
-            session: None,
             eight,
             alone: false,
             in_flight: false,
             maybe: false,
             attempts: 0,
-            voided: 0,
-            streaming: false,
-            stream: None,
-            query: None,
-            collected: false,
-            collect: None,
-            unplaced: None,
+            range: RangeState::default(),
             bytes,
         };
         self.count += 1;

@@ -1,7 +1,7 @@
-//! Ranges across partitions without a ticket, from outside: a [`DoubleCollect`] over the nodes that serve the parts. One
-//! chunk of each part is kept until all are validated. Only where something has changed, or anything else is in the way,
-//! the coordinator is asked for a ticket (`queries`), once and for all for that call: where others write what it reads
-//! again and again, a collect never holds. So each call tries once, and a client that has no luck tries ever more
+//! Ranges across partitions without a ticket, from outside: a [`DoubleCollect`] over the nodes that serve the parts.
+//! One chunk of each part is kept until all are validated. Only where something has changed, or anything else is in the
+//! way, the coordinator is asked for a ticket (`queries`), once and for all for that call: where others write what it
+//! reads again and again, a collect never holds. So each call tries once, and a client that has no luck tries ever more
 //! seldom.
 
 use std::collections::VecDeque;
@@ -86,9 +86,15 @@ pub(super) struct Collects {
     /// Since when the first one could not be begun, because connections have as many ranges under way as they take, or
     /// are being opened.
     waits: Option<Time>,
+    /// Which end of a range across partitions says which node is asked for it (`choose_collector`).
+    pub at_last: bool,
 }
 
 impl Collects {
+    pub fn new(at_last: bool) -> Collects {
+        Collects { at_last, ..Collects::default() }
+    }
+
     pub fn held(&mut self) {
         self.misses = self.misses.saturating_sub(1);
     }
@@ -146,7 +152,7 @@ impl Session {
             }
             self.collects.waiting.pop_front();
             if let Some(call) = self.calls.get_mut(key) {
-                call.collected = true;
+                call.range.collect_tried = true;
             }
             if !matches!(start, CollectStart::Yes) {
                 self.reroute(now, key, effects);
@@ -162,7 +168,7 @@ impl Session {
             Err(start) => return start,
         };
         let crowd = self.config.range_window.max(1);
-        if parts.iter().any(|part| self.peers[part.peer].ranges() >= crowd) {
+        if parts.iter().any(|part| self.peers[part.peer].streams.ranges() >= crowd) {
             return CollectStart::Later;
         }
         if !self.collects.may_try() {
@@ -173,7 +179,7 @@ impl Session {
         for place in 0..collect.parts.len() {
             let part = &mut collect.parts[place];
             let (queue, peer) = (part.queue, part.peer);
-            let Some(stream) = self.peers[peer].next_stream() else {
+            let Some(stream) = self.peers[peer].streams.next() else {
                 self.call_off_parts(&collect, effects);
                 return CollectStart::No;
             };
@@ -204,7 +210,7 @@ impl Session {
         }
         if let Some(call) = self.calls.get_mut(key) {
             call.in_flight = true;
-            call.collect = Some(collect);
+            call.range.collect = Some(collect);
         }
         CollectStart::Yes
     }
@@ -217,7 +223,7 @@ impl Session {
         range: &RangeCall,
         effects: &mut Vec<Effect>,
     ) -> Result<Vec<PartTarget>, CollectStart> {
-        let map = self.map.clone().ok_or(CollectStart::No)?;
+        let map = self.routes.map().cloned().ok_or(CollectStart::No)?;
         let entries = map.cover(&range.low, range.high.as_deref());
         if !(2..=PARTS_MAX).contains(&entries.len()) {
             return Err(CollectStart::No);
@@ -225,17 +231,17 @@ impl Session {
         let first = map.position(&range.low).ok_or(CollectStart::No)?;
         let mut parts = Vec::with_capacity(entries.len());
         for (place, entry) in entries.iter().enumerate() {
-            let queue = self.routes[first + place];
+            let queue = self.routes.queues()[first + place];
             // Or somebody who says who leads: that one is found for the next query.
             let Some(peer) = self.range_target(now, queue, range.mode, effects) else {
-                let replicas = &self.queues[queue].replicas;
+                let replicas = &self.queues[queue].replicas.nodes;
                 let mut theirs =
                     self.peers.iter().filter(|peer| peer.node.is_some_and(|node| replicas.contains(&node)));
                 let opening = theirs.any(|peer| matches!(peer.state, PeerState::Opening { .. }));
                 return Err(if opening { CollectStart::Later } else { CollectStart::No });
             };
             self.connect(now, peer, effects);
-            let (rests, peer_is) = (self.queues[queue].not_before > now, &self.peers[peer]);
+            let (rests, peer_is) = (self.queues[queue].backoff.holds(now), &self.peers[peer]);
             let able = peer_is.is_ready() && peer_is.features & FEATURE_VALIDATE != 0;
             if rests || !able || peer_is.suspect_until > now {
                 return Err(CollectStart::No);
@@ -262,7 +268,7 @@ impl Session {
         (part, frame): (&Part<'_>, &Frame),
         effects: &mut Vec<Effect>,
     ) -> FrameResult {
-        let Some(pending) = self.peers[at].take(frame.stream) else { return Ok(()) };
+        let Some(pending) = self.peers[at].streams.take(frame.stream) else { return Ok(()) };
         if self.queues.get(pending.queue).is_none_or(|queue| part.position.partition != queue.partition) {
             self.spoil(now, key, effects);
             return Err(ProtocolError("an answer of another partition"));
@@ -272,7 +278,7 @@ impl Session {
         }
         let Some(call) = self.calls.get_mut(key) else { return Ok(()) };
         let Request::Range(range) = &call.request else { return Ok(()) };
-        let Some(collect) = call.collect.as_mut() else { return Ok(()) };
+        let Some(collect) = call.range.collect.as_mut() else { return Ok(()) };
         let cap = cap(range, self.config.range_credit, collect.parts.len());
         let whole = match part.end {
             None => false,
@@ -312,14 +318,12 @@ impl Session {
             Verdict::Incomplete => {}
             // Asked at the end of the turn.
             Verdict::Validate(places) => {
-                let Some(collect) = self.calls.get(key).and_then(|call| call.collect.as_ref()) else { return };
+                let Some(collect) = self.calls.get(key).and_then(|call| call.range.collect.as_ref()) else { return };
                 let end = places.end.min(collect.reads.counted());
                 for place in places.start..end {
                     let queue = collect.parts[place].queue;
-                    self.queues[queue].validations.push((key, place as u32));
-                    if !std::mem::replace(&mut self.queues[queue].listed, true) {
-                        self.listed.push(queue);
-                    }
+                    self.queues[queue].waiting.validations.push((key, place as u32));
+                    self.queues.list(queue);
                 }
             }
             Verdict::OneMoment => {
@@ -335,12 +339,12 @@ impl Session {
 
     /// Sends the validations that wait for a partition, to the replicas that were read, many in a frame.
     pub(super) fn send_validations(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) {
-        while let Some(&(key, place)) = self.queues[queue].validations.first() {
-            let (mut entries, mut others) = (std::mem::take(&mut self.queues[queue].validations), Vec::new());
+        while let Some(&(key, place)) = self.queues[queue].waiting.validations.first() {
+            let (mut entries, mut others) = (std::mem::take(&mut self.queues[queue].waiting.validations), Vec::new());
             let Some((peer, anywhere)) = self.who_read(key, place) else {
                 // Over already.
                 entries.remove(0);
-                self.queues[queue].validations = entries;
+                self.queues[queue].waiting.validations = entries;
                 continue;
             };
             let ready = self.peers[peer].is_ready();
@@ -364,7 +368,7 @@ impl Session {
             let mut out = BytesMut::with_capacity(32 + ranges.len() * 40);
             let partition = self.queues[queue].partition;
             ValidateRequest::encode(&mut out, stream, (partition, anywhere), ranges.into_iter());
-            self.queues[queue].validations = others;
+            self.queues[queue].waiting.validations = others;
             self.note_pending(now, queue, peer, RequestKind::Validate { entries }, 0, anywhere);
             self.send(peer, out.freeze(), effects);
         }
@@ -372,7 +376,7 @@ impl Session {
 
     /// Nobody can be asked on this connection any more whether what it gave has changed.
     pub(super) fn validations_lost(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
-        let waiting = self.queues.iter().flat_map(|queue| &queue.validations);
+        let waiting = self.queues.iter().flat_map(|queue| &queue.waiting.validations);
         let lost = waiting.filter(|(key, place)| self.who_read(*key, *place).is_some_and(|(peer, _)| peer == at));
         for key in lost.map(|(key, _)| *key).collect::<Vec<_>>() {
             self.spoil(now, key, effects);
@@ -382,7 +386,7 @@ impl Session {
     /// The peer that gave a part which is to be validated, and whether it need not lead.
     fn who_read(&self, key: CallKey, place: u32) -> Option<(usize, bool)> {
         let call = self.calls.get(key)?;
-        let part = call.collect.as_ref()?.parts.get(place as usize)?;
+        let part = call.range.collect.as_ref()?.parts.get(place as usize)?;
         let Request::Range(range) = &call.request else { return None };
         Some((part.peer, range.mode == ReadMode::AnyReplica))
     }
@@ -396,7 +400,7 @@ impl Session {
         effects: &mut Vec<Effect>,
     ) -> FrameResult {
         let Some(PendingRequest { kind: RequestKind::Validate { entries }, queue, .. }) =
-            self.peers[at].take(section.stream)
+            self.peers[at].streams.take(section.stream)
         else {
             return Ok(());
         };
@@ -406,7 +410,7 @@ impl Session {
         }
         self.confirm(at, queue, false);
         for ((key, place), (position, result)) in entries.into_iter().zip(section.results()) {
-            let Some(collect) = self.calls.get_mut(key).and_then(|call| call.collect.as_mut()) else { continue };
+            let Some(collect) = self.calls.get_mut(key).and_then(|call| call.range.collect.as_mut()) else { continue };
             let verdict = match result {
                 ResultRef::Unchanged => collect.reads.on_unchanged(place as usize, position),
                 ResultRef::Changed => collect.reads.on_changed(),
@@ -423,7 +427,7 @@ impl Session {
     /// What was read is the result.
     fn give_collect(&mut self, key: CallKey, effects: &mut Vec<Effect>) {
         let Some(call) = self.calls.get_mut(key) else { return };
-        let Some(collect) = call.collect.take() else { return };
+        let Some(collect) = call.range.collect.take() else { return };
         let (token, mut pairs, mut last) = (call.token, 0, Position::default());
         for PartRead { position, data: Chunk { body, pairs: more }, .. } in collect.reads.into_parts() {
             (pairs, last) = (pairs + more, position);
@@ -442,7 +446,7 @@ impl Session {
     /// Forgets the collect of a call and calls off what may still come of it; `false` if there is none.
     pub(super) fn drop_collect(&mut self, key: CallKey, effects: &mut Vec<Effect>) -> bool {
         let Some(call) = self.calls.get_mut(key) else { return false };
-        let Some(collect) = call.collect.take() else { return false };
+        let Some(collect) = call.range.collect.take() else { return false };
         call.in_flight = false;
         self.call_off_parts(&collect, effects);
         true
@@ -452,8 +456,8 @@ impl Session {
         let unread = collect.parts.iter().zip(collect.reads.reads()).filter(|(_, read)| read.is_none());
         for (&PartTarget { peer: at, stream, .. }, _) in unread {
             let waits = |pending: &mut PendingRequest| matches!(pending.kind, RequestKind::Collect { .. });
-            if stream > 0 && self.peers[at].pending(stream).is_some_and(waits) {
-                self.peers[at].take(stream);
+            if stream > 0 && self.peers[at].streams.get(stream).is_some_and(waits) {
+                self.peers[at].streams.take(stream);
                 self.cancel(at, stream, effects);
             }
         }
@@ -478,7 +482,7 @@ fn cap(range: &RangeCall, credit_max: u32, parts: usize) -> u64 {
 
 /// What is asked about a part of a call that is still collected, and of which peer.
 fn asked(calls: &Calls, key: CallKey, place: u32) -> Option<(RangeVersion<'_>, usize)> {
-    let collect = calls.get(key)?.collect.as_ref()?;
+    let collect = calls.get(key)?.range.collect.as_ref()?;
     let part = collect.parts.get(place as usize)?;
     let version = collect.reads.read(place as usize)?.version;
     Some((RangeVersion { version, low: &part.low, high: part.high.as_deref() }, part.peer))

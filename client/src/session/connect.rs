@@ -21,7 +21,7 @@ impl Session {
         if let Some((_, address)) = overridden {
             return Some(address.clone());
         }
-        let info = self.map.as_ref()?.node(node)?;
+        let info = self.routes.map()?.node(node)?;
         (!info.addresses.native.is_empty()).then(|| info.addresses.native.clone())
     }
 
@@ -158,11 +158,11 @@ impl Session {
         peer.state = PeerState::Down { until: now + rest };
         peer.last_error = reason;
         self.requests_lost(now, at, effects);
-        if !was_ready && self.map.is_none() {
+        if !was_ready && self.routes.map().is_none() {
             self.map_search.last_error = LastError::Unreachable;
             self.map_search.again(now);
         }
-        self.list_all();
+        self.queues.list_all();
     }
 
     /// Whatever waited on the connection that was may or may not have been executed.
@@ -178,8 +178,8 @@ impl Session {
     /// No queue takes the node at `at` for its leader any more: whatever goes there next may wait in vain.
     fn follow_no_more(&mut self, at: usize) {
         let node = self.peers[at].node;
-        for queue in self.queues.iter_mut().filter(|queue| node.is_some() && queue.leader == node) {
-            queue.follow(None);
+        for queue in self.queues.iter_mut().filter(|queue| node.is_some() && queue.replicas.leader == node) {
+            queue.replicas.follow(None);
         }
     }
 
@@ -205,7 +205,7 @@ impl Session {
                 }
             }
             RequestKind::Range(range) => {
-                let streaming = self.calls.get(range.call).is_some_and(|call| call.streaming);
+                let streaming = self.calls.get(range.call).is_some_and(|call| call.range.streaming);
                 if streaming {
                     self.end(now, range.call, Reason::Interrupted { last: None }, Cause::NoAnswer, effects);
                 } else {
@@ -219,10 +219,10 @@ impl Session {
                 self.drop_attempt(number, effects);
                 self.query_again(now, call, effects);
             }
-            RequestKind::Open => self.queues[queue].opening = false,
+            RequestKind::Open => self.queues[queue].session.opening = false,
             RequestKind::Map => return self.map_search.again(now),
         }
-        self.list(queue);
+        self.queues.list(queue);
     }
 
     /// A read or a range that gave nothing out yet is asked again.
@@ -258,7 +258,7 @@ impl Session {
     /// A node does not know whom this client acts for. If no other node may, waiting changes nothing.
     fn end_if_unknown(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
         let may_be_known = |peer: &Peer| match peer.state {
-            PeerState::Idle => self.map.is_none(),
+            PeerState::Idle => self.routes.map().is_none(),
             // Asked again, it would say the same.
             PeerState::Opening { .. } => !peer.turned_away,
             PeerState::Ready => true,
@@ -283,7 +283,7 @@ impl Session {
         {
             return self.hang_up(now, at, format!("belongs to cluster {found}, wanted is {wanted}"), effects);
         }
-        if hello.cluster.is_none() && self.map.is_some() {
+        if hello.cluster.is_none() && self.routes.map().is_some() {
             // Whatever the map says of this address: who answers there has lost its disk and serves nothing.
             return self.hang_up(now, at, "belongs to no cluster any more".into(), effects);
         }
@@ -315,11 +315,11 @@ impl Session {
         if hello.cluster.is_none() {
             self.map_search.last_error = LastError::NotInitialized;
         }
-        let version = self.map.as_ref().map_or(0, |map| map.version.0);
+        let version = self.routes.map().map_or(0, |map| map.version.0);
         if version == 0 || hello.map_version.0 > version {
             self.ask_for_map(now, at, effects);
         }
-        self.list_all();
+        self.queues.list_all();
     }
 
     /// Looks for connections that open too slowly and requests that are unanswered for too long.
@@ -332,7 +332,7 @@ impl Session {
                 self.hang_up(now, at, "timed out".into(), effects);
                 continue;
             }
-            for stream in self.peers[at].silent(now) {
+            for stream in self.peers[at].streams.silent(now) {
                 self.on_silence(now, at, stream, effects);
             }
             let silence_max = self.config.silence_max;
@@ -349,7 +349,7 @@ impl Session {
         let connection = self.connection(at);
         let peer = &mut self.peers[at];
         let heard = peer.heard;
-        let Some(pending) = peer.pending(stream) else { return };
+        let Some(pending) = peer.streams.get(stream) else { return };
         let alive = heard > pending.at && now - heard <= pending.patience;
         let wait = match (alive, pending.pinged) {
             (false, false) => Some(pending.patience / 2),
@@ -359,7 +359,7 @@ impl Session {
         if let Some(wait) = wait {
             pending.until = now + wait;
             pending.pinged = true;
-            peer.note_until(now + wait);
+            peer.streams.note_until(now + wait);
             let mut out = BytesMut::new();
             encode_frame(&mut out, Kind::Ping, 0, &[]);
             effects.push(Effect::Send { connection, bytes: out.freeze() });
@@ -377,15 +377,15 @@ impl Session {
         }
         if !matches!(pending.kind, RequestKind::Pack { .. } | RequestKind::Read { .. }) {
             // Nothing that a late answer could still bring.
-            self.peers[at].take(stream);
+            self.peers[at].streams.take(stream);
         }
         if let Some(queue) = self.queues.get_mut(pending.queue)
             && !pending.anywhere
             && !matches!(pending.kind, RequestKind::Map)
-            && queue.epoch == epoch
+            && queue.replicas.epoch == epoch
         {
-            queue.rotation += 1;
-            queue.follow(None);
+            queue.replicas.rotation += 1;
+            queue.replicas.follow(None);
         }
         if !alive && !mutant!(silence_of_one_queue) {
             // What comes next of this call, or of another one, is for another queue, and would find out as slowly.

@@ -33,16 +33,7 @@ impl Session {
         self.route_waiting(now, effects);
         self.retry_queries(now, effects);
         self.begin_collects(now, effects);
-        for at in 0..self.queues.len() {
-            let queue = &mut self.queues[at];
-            if queue.not_before > Time::default() && queue.not_before <= now {
-                queue.not_before = Time::default();
-                self.list(at);
-            }
-        }
-        for queue in std::mem::take(&mut self.crowded) {
-            self.list(queue);
-        }
+        self.queues.list_due(now);
         self.dispatch_listed(now, effects);
         // What a partition's queue could not do goes to the coordinator's.
         self.dispatch_listed(now, effects);
@@ -54,20 +45,17 @@ impl Session {
     }
 
     fn dispatch_listed(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        let mut listed = std::mem::take(&mut self.listed);
+        let mut listed = self.queues.take_listed();
         for queue in listed.drain(..) {
-            self.queues[queue].listed = false;
-            if self.queues[queue].not_before == Time::default() && self.queues[queue].has_work() {
+            if self.queues.unlist(queue) {
                 self.dispatch_queue(now, queue, effects);
             }
         }
-        // Keep the allocation, and what was listed meanwhile.
-        listed.append(&mut self.listed);
-        self.listed = listed;
+        self.queues.put_back(listed);
     }
 
     fn dispatch_queue(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) {
-        if self.queues[queue].has_commands()
+        if self.queues[queue].waiting.has_commands()
             && let Some(peer) = self.leader(now, queue, effects)
         {
             self.send_packs(now, queue, peer, effects);
@@ -79,20 +67,20 @@ impl Session {
 
     /// The peer of the queue's leader if it can be sent to now; else whatever brings that nearer is begun.
     fn leader(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) -> Option<usize> {
-        if let Some(node) = self.queues[queue].leader {
+        if let Some(node) = self.queues[queue].replicas.leader {
             if let Some(peer) = self.peer_of(node).filter(|&peer| self.peers[peer].is_usable(now)) {
                 self.connect(now, peer, effects);
                 return self.peers[peer].is_ready().then_some(peer);
             }
-            self.queues[queue].follow(None);
+            self.queues[queue].replicas.follow(None);
         }
         self.candidate(now, queue, effects)
     }
 
     /// While nobody knows who leads: the next replica in turn that is connected. All are connected to meanwhile.
     fn candidate(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) -> Option<usize> {
-        let replicas = self.queues[queue].replicas.clone();
-        let rotation = self.queues[queue].rotation;
+        let replicas = self.queues[queue].replicas.nodes.clone();
+        let rotation = self.queues[queue].replicas.rotation;
         let (mut ready, mut suspect, mut opening, mut rest) = (None, None, false, Time::NEVER);
         for step in 0..replicas.len() {
             let Some(peer) = self.peer_of(replicas[(rotation + step) % replicas.len()]) else { continue };
@@ -108,13 +96,13 @@ impl Session {
         let queue = &mut self.queues[queue];
         match ready.or(suspect) {
             Some((step, peer)) => {
-                queue.rotation = (rotation + step) % replicas.len();
+                queue.replicas.rotation = (rotation + step) % replicas.len();
                 Some(peer)
             }
             None => {
                 if !opening {
                     queue.last_error = LastError::Unreachable;
-                    queue.not_before = if rest == Time::NEVER { now + self.config.backoff_max } else { rest };
+                    queue.backoff.set(if rest == Time::NEVER { now + self.config.backoff_max } else { rest });
                     // Perhaps the map is old.
                     self.want_map();
                 }
@@ -125,7 +113,7 @@ impl Session {
 
     /// A replica for a read that any replica may serve.
     fn any_replica(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) -> Option<usize> {
-        let replicas = self.queues[queue].replicas.clone();
+        let replicas = self.queues[queue].replicas.nodes.clone();
         let first = self.draws.next() as usize;
         let mut suspect = None;
         for step in 0..replicas.len() {
@@ -143,7 +131,7 @@ impl Session {
         {
             let queue = &mut self.queues[queue];
             queue.last_error = LastError::Unreachable;
-            queue.not_before = now + self.config.backoff * 4;
+            queue.backoff.set(now + self.config.backoff * 4);
             self.want_map();
         }
         suspect
@@ -154,23 +142,23 @@ impl Session {
     /// is drawn.
     fn affine_replica(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) -> Option<usize> {
         let few = RANGES_SHARED.min(self.config.range_window.max(1));
-        if let Some(ReplicaAffinity { node, left }) = &mut self.queues[queue].affinity
+        if let Some(ReplicaAffinity { node, left }) = &mut self.queues[queue].replicas.affinity
             && *left > 0
         {
             *left -= 1;
             let node = *node;
-            let member = self.queues[queue].replicas.contains(&node);
+            let member = self.queues[queue].replicas.nodes.contains(&node);
             if let Some(at) = self.peer_of(node) {
                 let peer = &self.peers[at];
                 let goes_on = member && peer.is_ready() && peer.suspect_until <= now;
-                if goes_on && (1..few).contains(&peer.ranges()) {
+                if goes_on && (1..few).contains(&peer.streams.ranges()) {
                     return Some(at);
                 }
             }
         }
         let peer = self.any_replica(now, queue, effects);
         let node = peer.and_then(|peer| self.peers[peer].node);
-        self.queues[queue].affinity = node.map(|node| ReplicaAffinity { node, left: AFFINITY_RANGES_MAX });
+        self.queues[queue].replicas.affinity = node.map(|node| ReplicaAffinity { node, left: AFFINITY_RANGES_MAX });
         peer
     }
 
@@ -180,7 +168,7 @@ impl Session {
         if let Some(queue) = self.queues.get_mut(pending.queue)
             && pending.anywhere
         {
-            queue.affinity.take_if(|affinity| Some(affinity.node) == node);
+            queue.replicas.affinity.take_if(|affinity| Some(affinity.node) == node);
         }
     }
 
@@ -204,20 +192,15 @@ impl Session {
         }
     }
 
-    /// While the leader is in doubt, one frame is enough to find out.
-    fn window(&self, queue: usize, window: usize) -> usize {
-        if self.queues[queue].confirmed { window.max(1) } else { 1 }
-    }
-
     fn send_packs(&mut self, now: Time, queue: usize, peer: usize, effects: &mut Vec<Effect>) {
-        while self.queues[queue].packs_out < self.window(queue, self.config.window) {
-            let session = match self.queues[queue].retry.first_key_value() {
+        while self.queues[queue].packs_out < self.queues[queue].replicas.window(self.config.window) {
+            let session = match self.queues[queue].waiting.retry.first_key_value() {
                 Some((&(session, _), _)) => session,
                 None => {
-                    if self.queues[queue].fresh.is_empty() {
+                    if self.queues[queue].waiting.fresh.is_empty() {
                         return;
                     }
-                    match self.queues[queue].session.filter(|&session| !self.sessions.is_expired(session)) {
+                    match self.queues[queue].session.key.filter(|&session| !self.sessions.is_expired(session)) {
                         Some(session) => session,
                         None => return self.open(now, queue, peer, effects),
                     }
@@ -238,16 +221,16 @@ impl Session {
     fn pack(&mut self, queue: usize, session: SessionKey) -> (Vec<CallKey>, u8, PackWriter) {
         let Session { queues, calls, sessions, config, .. } = self;
         let queue = &mut queues[queue];
-        let with_fresh = queue.session == Some(session);
-        let fresh = queue.fresh.iter().take(if with_fresh { EIGHT_RUN } else { 0 });
-        let retry = queue.retry.range((session, 0)..=(session, u64::MAX)).map(|(_, key)| key).take(EIGHT_RUN);
+        let with_fresh = queue.session.key == Some(session);
+        let fresh = queue.waiting.fresh.iter().take(if with_fresh { EIGHT_RUN } else { 0 });
+        let retry = queue.waiting.retry.range((session, 0)..=(session, u64::MAX)).map(|(_, key)| key).take(EIGHT_RUN);
         let eight = retry.chain(fresh).all(|&key| calls.get(key).is_none_or(|call| call.eight));
-        let guess = (queue.fresh.len() + queue.retry.len()).saturating_mul(COMMAND_BYTES) + 128;
+        let guess = (queue.waiting.fresh.len() + queue.waiting.retry.len()).saturating_mul(COMMAND_BYTES) + 128;
         let buffer = Vec::with_capacity(guess.min(config.pack_bytes + 128));
         let lowest = sessions.lowest_unacknowledged(session);
         let mut writer = PackWriter::new(buffer, sessions.id(session), lowest, eight, config.pack_bytes);
         let (mut packed, mut attempts) = (Vec::with_capacity(guess.min(config.pack_bytes) / COMMAND_BYTES), 0);
-        while let Some((&(of, number), &key)) = queue.retry.first_key_value()
+        while let Some((&(of, number), &key)) = queue.waiting.retry.first_key_value()
             && of == session
         {
             let mut alone = false;
@@ -267,12 +250,12 @@ impl Session {
                 attempts = attempts.max(call.attempts);
                 packed.push(key);
             }
-            queue.retry.pop_first();
+            queue.waiting.retry.pop_first();
             if alone {
                 return (packed, attempts, writer);
             }
         }
-        while with_fresh && let Some(&key) = queue.fresh.front() {
+        while with_fresh && let Some(&key) = queue.waiting.fresh.front() {
             if let Some(call) = calls.get_mut(key) {
                 let number = sessions.upcoming_number();
                 match call.request.command().map(|command| command.push(&mut writer, number)) {
@@ -281,26 +264,25 @@ impl Session {
                     Some(Err(_)) | None => debug_assert!(false, "a command that no pack takes"),
                 }
                 sessions.next_number(session);
-                call.number = Some(number);
-                call.session = Some(session);
+                call.number = Some((session, number));
                 call.in_flight = true;
                 attempts = attempts.max(call.attempts);
                 packed.push(key);
             }
-            queue.fresh.pop_front();
+            queue.waiting.fresh.pop_front();
         }
         (packed, attempts, writer)
     }
 
     fn open(&mut self, now: Time, queue: usize, peer: usize, effects: &mut Vec<Effect>) {
-        if self.queues[queue].opening {
+        if self.queues[queue].session.opening {
             return;
         }
         let Some(stream) = self.stream(now, peer, effects) else { return };
         self.nonce += 1;
         let mut out = BytesMut::new();
         OpenRequest::encode(&mut out, stream, self.queues[queue].partition, self.client, self.nonce);
-        self.queues[queue].opening = true;
+        self.queues[queue].session.opening = true;
         self.note_pending(now, queue, peer, RequestKind::Open, 0, false);
         self.send(peer, out.freeze(), effects);
     }
@@ -308,7 +290,7 @@ impl Session {
     fn send_gets(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) {
         while let Some(mode) = self.next_get(queue) {
             let window = match mode {
-                ReadMode::Leader => self.window(queue, self.config.read_window),
+                ReadMode::Leader => self.queues[queue].replicas.window(self.config.read_window),
                 ReadMode::AnyReplica | ReadMode::Stale => self.config.read_window.max(1),
             };
             if self.queues[queue].reads_out >= window {
@@ -319,7 +301,7 @@ impl Session {
             let Session { queues, calls, .. } = self;
             let (mut keys, mut room, mut attempts) = (Vec::new(), self.config.pack_bytes.max(KEY_BYTES_MAX), 0);
             let mut alone = false;
-            while let Some(&key) = queues[queue].gets.front() {
+            while let Some(&key) = queues[queue].waiting.gets.front() {
                 if let Some(call) = calls.get_mut(key) {
                     let Request::Get { key: name, mode: wanted } = &call.request else { break };
                     let full = name.len() > room || keys.len() == READ_KEYS;
@@ -332,7 +314,7 @@ impl Session {
                     attempts = attempts.max(call.attempts);
                     keys.push(key);
                 }
-                queues[queue].gets.pop_front();
+                queues[queue].waiting.gets.pop_front();
             }
             let names = keys.iter().map(|&key| calls.get(key).map_or(&[][..], |call| call.request.routing_key()));
             let how = (mode == ReadMode::Stale, mode != ReadMode::Leader);
@@ -348,29 +330,29 @@ impl Session {
     /// The mode of the first get that still waits.
     fn next_get(&mut self, queue: usize) -> Option<ReadMode> {
         loop {
-            let &key = self.queues[queue].gets.front()?;
+            let &key = self.queues[queue].waiting.gets.front()?;
             if let Some(Request::Get { mode, .. }) = self.calls.get(key).map(|call| &call.request) {
                 return Some(*mode);
             }
-            self.queues[queue].gets.pop_front();
+            self.queues[queue].waiting.gets.pop_front();
         }
     }
 
     fn send_ranges(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) {
-        while let Some(&key) = self.queues[queue].ranges.front() {
+        while let Some(&key) = self.queues[queue].waiting.ranges.front() {
             let Some(Request::Range(range)) = self.calls.get(key).map(|call| &call.request) else {
-                self.queues[queue].ranges.pop_front();
+                self.queues[queue].waiting.ranges.pop_front();
                 continue;
             };
             let range = range.clone();
             let across = self.queues[queue].partition == PartitionId::DIRECTORY;
             let mode = if across { ReadMode::Leader } else { range.mode };
             let Some(peer) = self.range_target(now, queue, mode, effects) else { return };
-            if !across && self.peers[peer].ranges() >= self.config.range_window.max(1) {
-                return self.crowded.push(queue);
+            if !across && self.peers[peer].streams.ranges() >= self.config.range_window.max(1) {
+                return self.queues.note_crowded(queue);
             }
             let Some(stream) = self.stream(now, peer, effects) else { return };
-            self.queues[queue].ranges.pop_front();
+            self.queues[queue].waiting.ranges.pop_front();
             if across {
                 self.send_query(now, (queue, peer, stream), (key, range), effects);
                 continue;
@@ -378,7 +360,7 @@ impl Session {
             let request = self.range_request(queue, range);
             let Some(call) = self.calls.get_mut(key) else { continue };
             call.in_flight = true;
-            call.stream = Some((peer as u32, stream));
+            call.range.stream = Some((peer as u32, stream));
             let attempts = call.attempts;
             request.encode(self.peers[peer].asks(), stream);
             let kind = RangeProgress::new(key, request.partition, request.credit);
@@ -406,7 +388,7 @@ impl Session {
 
     /// The stream for the next request on a connection. One that has used all streams is closed: none is used twice.
     pub(super) fn stream(&mut self, now: Time, peer: usize, effects: &mut Vec<Effect>) -> Option<u32> {
-        let stream = self.peers[peer].next_stream();
+        let stream = self.peers[peer].streams.next();
         if stream.is_none() {
             self.hang_up(now, peer, "all streams were used".into(), effects);
         }
@@ -423,12 +405,12 @@ impl Session {
         anywhere: bool,
     ) {
         let patience = self.config.attempt_timeout * (1 << attempts.min(3));
-        let epoch = self.queues[queue].epoch;
+        let epoch = self.queues[queue].replicas.epoch;
         let pending = PendingRequest {
             kind,
             queue,
             epoch,
-            maps: self.maps,
+            maps: self.routes.maps(),
             anywhere,
             at: now,
             until: now + patience / 2,
@@ -443,13 +425,7 @@ impl Session {
     /// before it last began to wait, and is refused too, is no further time.
     pub(super) fn rest(&mut self, now: Time, asked: RequestOrigin, at_least: std::time::Duration) {
         let draw = self.draws.next();
-        let queue = &mut self.queues[asked.queue];
-        let mut rest = at_least;
-        if asked.at >= queue.rested_at {
-            rest = rest.max(pause(self.config.backoff, self.config.backoff_max, queue.busy, draw));
-            queue.busy = queue.busy.saturating_add(1);
-            queue.rested_at = now;
-        }
-        queue.not_before = queue.not_before.max(now + rest);
+        let (first, max) = (self.config.backoff, self.config.backoff_max);
+        self.queues[asked.queue].backoff.refused(now, asked.at, at_least, |refusals| pause(first, max, refusals, draw));
     }
 }

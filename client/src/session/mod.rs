@@ -39,7 +39,7 @@ use calls::{Call, Calls};
 pub use calls::{CallKey, Request};
 pub use peers::ConnectionId;
 use peers::{Draws, Peer};
-use queue::PartitionQueue;
+use queue::Queues;
 use sessions::Sessions;
 
 use crate::command::{Answer, Command, Output};
@@ -144,23 +144,13 @@ pub struct Session {
     draws: Draws,
     calls: Calls,
     sessions: Sessions,
-    map: Option<Arc<PartitionMap>>,
-    /// Maps taken so far.
-    maps: u64,
+    routes: routing::RoutingTable,
     cluster: Option<ClusterId>,
-    /// Queue of each entry of the map.
-    routes: Vec<usize>,
-    queues: Vec<PartitionQueue>,
-    /// Queues to look at in the next dispatch.
-    listed: Vec<usize>,
-    /// Queues with a range that waits for others on its connection to end.
-    crowded: Vec<usize>,
+    queues: Queues,
     /// Calls that wait for a map.
     unrouted: Vec<CallKey>,
     peers: Vec<Peer>,
     collects: collects::Collects,
-    /// Which end of a range across partitions says who is asked for it (`choose_collector`).
-    collects_at_last: bool,
     queries: queries::Queries,
     map_search: routing::MapSearch,
     /// Distinguishes the sessions that this client opens.
@@ -177,17 +167,12 @@ impl Session {
             draws: Draws(seed),
             calls: Calls::default(),
             sessions: Sessions::default(),
-            map: None,
-            maps: 0,
+            routes: routing::RoutingTable::default(),
             cluster,
-            routes: Vec::new(),
-            queues: Vec::new(),
-            listed: Vec::new(),
-            crowded: Vec::new(),
+            queues: Queues::default(),
             unrouted: Vec::new(),
             peers: endpoints.into_iter().map(|address| Peer::new(address, None)).collect(),
-            collects: collects::Collects::default(),
-            collects_at_last: Draws(seed).next() % 2 == 1,
+            collects: collects::Collects::new(Draws(seed).next() % 2 == 1),
             queries: queries::Queries::default(),
             map_search: routing::MapSearch::default(),
             nonce: 0,
@@ -196,7 +181,7 @@ impl Session {
 
     /// The map that it routes by, once it has one.
     pub fn map(&self) -> Option<&Arc<PartitionMap>> {
-        self.map.as_ref()
+        self.routes.map()
     }
 
     /// The cluster, once known.
@@ -211,7 +196,7 @@ impl Session {
 
     /// The number that a waiting command was packed under: with [`Session::client`] it names the command in the logs.
     pub fn number(&self, call: CallKey) -> Option<u64> {
-        self.calls.get(call)?.number
+        Some(self.calls.get(call)?.number?.1)
     }
 
     /// Calls that wait.
@@ -241,8 +226,7 @@ impl Session {
         if let (Some(resume), Some(call)) = (resume, self.calls.get_mut(key)) {
             let session = self.sessions.insert(resume.session);
             self.sessions.resume_number(session, resume.number);
-            call.session = Some(session);
-            call.number = Some(resume.number);
+            call.number = Some((session, resume.number));
             call.maybe = true;
         }
         // A call that spans partitions is refused here if the map is known, else when it comes.
@@ -273,11 +257,16 @@ impl Session {
 
     /// When `step(.., Input::Tick, ..)` is next wanted.
     pub fn deadline(&self) -> Option<Time> {
-        let queues = self.queues.iter().filter(|queue| queue.has_work() && queue.not_before > Time::default());
-        let queues = queues.map(|queue| queue.not_before);
         let peers = self.peers.iter().map(Peer::deadline);
-        let search = self.map_search.deadline(self.map.is_none() && self.calls.len() > 0);
-        let first = queues.chain(peers).chain(self.calls.deadline()).chain(search).chain(self.queries.deadline());
+        let search = self.map_search.deadline(self.routes.map().is_none() && self.calls.len() > 0);
+        let first = self
+            .queues
+            .deadline()
+            .into_iter()
+            .chain(peers)
+            .chain(self.calls.deadline())
+            .chain(search)
+            .chain(self.queries.deadline());
         let first = first.chain(self.collects.deadline()).min();
         first.filter(|&first| first != Time::NEVER)
     }
@@ -298,31 +287,16 @@ impl Session {
             }
             let Session { queues, calls, unrouted, collects, .. } = self;
             collects.forget_done(calls);
-            queues.iter_mut().for_each(|queue| queue.forget_done(calls));
+            queues.iter_mut().for_each(|queue| queue.waiting.forget_done(calls));
             unrouted.retain(|key| calls.is_waiting(*key));
         }
         self.sessions.forget_kept(now);
     }
 
-    /// Marks a queue to be looked at by the next dispatch.
-    fn list(&mut self, queue: usize) {
-        if !std::mem::replace(&mut self.queues[queue].listed, true) {
-            self.listed.push(queue);
-        }
-    }
-
-    fn list_all(&mut self) {
-        for queue in 0..self.queues.len() {
-            if self.queues[queue].has_work() {
-                self.list(queue);
-            }
-        }
-    }
-
     /// Takes a call out that was never given to the caller.
     fn forget(&mut self, key: CallKey) -> Option<Call> {
         let call = self.calls.remove(key)?;
-        if let (Some(session), Some(number)) = (call.session, call.number) {
+        if let Some((session, number)) = call.number {
             self.sessions.done(session, number);
         }
         Some(call)

@@ -24,7 +24,7 @@ impl Session {
         let place = self.place(&call);
         let may_have_run = call.request.command().is_some() && (call.maybe || call.in_flight);
         if !may_have_run || mutant!(client_unsure_is_sure) {
-            if let (Some(session), Some(number)) = (call.session, call.number) {
+            if let Some((session, number)) = call.number {
                 self.sessions.done(session, number);
             }
             let failure = Box::new(Failure { reason, place });
@@ -36,7 +36,7 @@ impl Session {
             return;
         }
         let mut resume = None;
-        if let (Some(session), Some(number), Some(command)) = (call.session, call.number, call.request.command()) {
+        if let (Some((session, number)), Some(command)) = (call.number, call.request.command()) {
             let id = self.sessions.id(session);
             if cause == Cause::NoAnswer {
                 resume = Some(ResumeToken { session: id, number, checksum: command.checksum() });
@@ -52,7 +52,7 @@ impl Session {
     /// The deadline passed.
     pub(super) fn end_overdue(&mut self, now: Time, key: CallKey, effects: &mut Vec<Effect>) {
         let Some(call) = self.calls.get(key) else { return };
-        if call.streaming {
+        if call.range.streaming {
             self.cancel_range(key, effects);
             return self.end(now, key, Reason::TimedOut, Cause::NoAnswer, effects);
         }
@@ -84,21 +84,21 @@ impl Session {
         if home.is_none() || home != self.coordinator() {
             return home;
         }
-        if let Some(partition) = call.unplaced {
-            return self.queues.iter().position(|queue| queue.alive && queue.partition == partition).or(home);
+        if let Some(partition) = call.range.unplaced {
+            return self.queues.alive(partition).or(home);
         }
         let well = |queue: usize| self.queues[queue].last_error == LastError::None;
         if home.is_some_and(|queue| !well(queue)) {
             return home;
         }
-        let map = self.map.as_ref()?;
+        let map = self.routes.map()?;
         let (first, count) = (map.position(&range.low)?, map.cover(&range.low, range.high.as_deref()).len());
-        self.routes[first..first + count].iter().copied().find(|&queue| !well(queue)).or(home)
+        self.routes.queues()[first..first + count].iter().copied().find(|&queue| !well(queue)).or(home)
     }
 
     /// Where a call stood when it ended.
     fn place(&self, call: &Call) -> Place {
-        let map = self.map.as_ref();
+        let map = self.routes.map();
         let entry = map.and_then(|map| match self.blamed(call) {
             Some(queue) => map.group(self.queues[queue].partition),
             None => map.route(call.request.routing_key()),

@@ -192,6 +192,88 @@ pub(super) struct RequestOrigin {
     pub at: Time,
 }
 
+/// The requests that wait on one connection, by stream. Streams count up and are never used twice in one connection, so
+/// that a late answer can only meet the request that it answers. 0 is the connection itself.
+#[derive(Clone, Debug)]
+pub(super) struct Streams {
+    /// Stream of the first element of `requests`.
+    first: u32,
+    /// Those that are answered leave a hole, but in front.
+    requests: VecDeque<Option<PendingRequest>>,
+    /// How many of them are ranges.
+    ranges: usize,
+    /// No request's `until` is before it.
+    earliest: Time,
+}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams { first: 1, requests: VecDeque::new(), ranges: 0, earliest: Time::NEVER }
+    }
+}
+
+impl Streams {
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// The stream that the next request gets; none: this connection has used all of them.
+    pub fn next(&self) -> Option<u32> {
+        u32::try_from(self.requests.len()).ok().and_then(|waiting| self.first.checked_add(waiting))
+    }
+
+    fn push(&mut self, pending: PendingRequest) {
+        self.note_until(pending.until);
+        self.ranges += usize::from(pending.kind.is_range());
+        self.requests.push_back(Some(pending));
+    }
+
+    /// Ranges that are under way.
+    pub fn ranges(&self) -> usize {
+        self.ranges
+    }
+
+    /// The request on `stream`, if it waits.
+    pub fn get(&mut self, stream: u32) -> Option<&mut PendingRequest> {
+        let at = stream.checked_sub(self.first)? as usize;
+        self.requests.get_mut(at)?.as_mut()
+    }
+
+    /// The request on `stream` is answered, or no answer is wanted any more.
+    pub fn take(&mut self, stream: u32) -> Option<PendingRequest> {
+        let at = stream.checked_sub(self.first)? as usize;
+        let pending = self.requests.get_mut(at)?.take();
+        self.ranges -= usize::from(pending.as_ref().is_some_and(|pending| pending.kind.is_range()));
+        while let Some(None) = self.requests.front() {
+            self.requests.pop_front();
+            self.first += 1;
+        }
+        pending
+    }
+
+    /// A request's `until` was set.
+    pub fn note_until(&mut self, until: Time) {
+        self.earliest = self.earliest.min(until);
+    }
+
+    /// The streams whose silence lasts too long at `now`. Looks at all of them, but only when the earliest may be due.
+    pub fn silent(&mut self, now: Time) -> Vec<u32> {
+        let mut silent = Vec::new();
+        if self.earliest > now {
+            return silent;
+        }
+        self.earliest = Time::NEVER;
+        for (pending, stream) in self.requests.iter().zip(self.first..) {
+            match pending {
+                Some(pending) if pending.until <= now => silent.push(stream),
+                Some(pending) => self.earliest = self.earliest.min(pending.until),
+                None => {}
+            }
+        }
+        silent
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PeerState {
     /// Not connected, nothing against it.
@@ -229,16 +311,10 @@ pub(super) struct Peer {
     pub last_error: String,
     /// Its last word was that it does not know whom this client acts for.
     pub turned_away: bool,
-    /// Stream of the first element of `sent`. Streams count up and are never used twice in one connection, so that a
-    /// late answer can only meet the request that it answers. 0 is the connection itself.
-    first_stream: u32,
-    pending: VecDeque<Option<PendingRequest>>,
+    /// What waits on the present connection.
+    pub streams: Streams,
     /// Requests for ranges that leave together at the end of the turn: many, and small.
     asks: BytesMut,
-    /// How many of them are ranges.
-    ranges: usize,
-    /// No request's `until` is before it.
-    earliest: Time,
 }
 
 impl Peer {
@@ -257,11 +333,8 @@ impl Peer {
             features: 0,
             last_error: String::new(),
             turned_away: false,
-            first_stream: 1,
-            pending: VecDeque::new(),
+            streams: Streams::default(),
             asks: BytesMut::new(),
-            ranges: 0,
-            earliest: Time::NEVER,
         }
     }
 
@@ -284,19 +357,12 @@ impl Peer {
         self.lives
     }
 
-    /// The stream that the next request gets; none: this connection has used all of them.
-    pub fn next_stream(&self) -> Option<u32> {
-        u32::try_from(self.pending.len()).ok().and_then(|waiting| self.first_stream.checked_add(waiting))
-    }
-
-    /// Notes that a request was sent on [`Peer::next_stream`].
+    /// Notes that a request was sent on the next stream.
     pub fn push(&mut self, pending: PendingRequest) {
-        self.note_until(pending.until);
-        if self.pending.is_empty() && self.spare.is_none() {
+        if self.streams.is_empty() && self.spare.is_none() {
             self.heard = self.heard.max(pending.at);
         }
-        self.ranges += usize::from(pending.kind.is_range());
-        self.pending.push_back(Some(pending));
+        self.streams.push(pending);
     }
 
     /// Where a request for a range is written to.
@@ -312,72 +378,20 @@ impl Peer {
         (!self.asks.is_empty()).then(|| self.asks.split().freeze())
     }
 
-    /// Ranges that are under way on this connection.
-    pub fn ranges(&self) -> usize {
-        self.ranges
-    }
-
-    pub fn pending(&mut self, stream: u32) -> Option<&mut PendingRequest> {
-        let at = stream.checked_sub(self.first_stream)? as usize;
-        self.pending.get_mut(at)?.as_mut()
-    }
-
-    /// The request on `stream` is answered, or no answer is wanted any more.
-    pub fn take(&mut self, stream: u32) -> Option<PendingRequest> {
-        let at = stream.checked_sub(self.first_stream)? as usize;
-        let pending = self.pending.get_mut(at)?.take();
-        self.ranges -= usize::from(pending.as_ref().is_some_and(|pending| pending.kind.is_range()));
-        self.drop_done();
-        pending
-    }
-
-    fn drop_done(&mut self) {
-        while let Some(None) = self.pending.front() {
-            self.pending.pop_front();
-            self.first_stream += 1;
-        }
-    }
-
-    /// Everything that waits, given up at the end of a connection; streams begin anew. What was queued again is left
-    /// out.
+    /// Everything that waits, given up at the end of a connection. What was queued again is left out.
     pub fn take_all(&mut self) -> Vec<PendingRequest> {
-        self.first_stream = 1;
         self.asks.clear();
-        self.ranges = 0;
-        self.earliest = Time::NEVER;
-        self.pending.drain(..).flatten().filter(|pending| !pending.abandoned).collect()
+        std::mem::take(&mut self.streams).requests.into_iter().flatten().filter(|pending| !pending.abandoned).collect()
     }
 
-    /// A request's `until` was set.
-    pub fn note_until(&mut self, until: Time) {
-        self.earliest = self.earliest.min(until);
-    }
-
-    /// The streams whose silence lasts too long at `now`. Looks at all of them, but only when the earliest may be due.
-    pub fn silent(&mut self, now: Time) -> Vec<u32> {
-        let mut silent = Vec::new();
-        if self.earliest > now {
-            return silent;
-        }
-        self.earliest = Time::NEVER;
-        for (pending, stream) in self.pending.iter().zip(self.first_stream..) {
-            match pending {
-                Some(pending) if pending.until <= now => silent.push(stream),
-                Some(pending) => self.earliest = self.earliest.min(pending.until),
-                None => {}
-            }
-        }
-        silent
-    }
-
-    /// When it is to be looked at next: [`Peer::silent`] may have something, or an end is due.
+    /// When it is to be looked at next: [`Streams::silent`] may have something, or an end is due.
     pub fn deadline(&self) -> Time {
         let end = match self.state {
             PeerState::Opening { until } => until,
             _ if self.spare.is_some() => self.suspect_until,
             _ => Time::NEVER,
         };
-        end.min(self.earliest)
+        end.min(self.streams.earliest)
     }
 }
 

@@ -86,17 +86,17 @@ impl Session {
         (key, range): (CallKey, RangeCall),
         effects: &mut Vec<Effect>,
     ) {
-        let number = match self.calls.get(key).and_then(|call| call.query) {
+        let number = match self.calls.get(key).and_then(|call| call.range.attempt) {
             Some(old) if mutant!(parts_by_query) => old,
             _ => self.queries.next_number(),
         };
-        let parts = self.map.as_ref().map_or(1, |map| map.cover(&range.low, range.high.as_deref()).len());
+        let parts = self.routes.map().map_or(1, |map| map.cover(&range.low, range.high.as_deref()).len());
         let credit_max = self.config.range_credit;
         let credit = first_credit(credit_max, parts);
         let Some(call) = self.calls.get_mut(key) else { return };
         call.in_flight = true;
-        call.query = Some(number);
-        let (attempts, voided) = (call.attempts, call.voided);
+        call.range.attempt = Some(number);
+        let (attempts, voided) = (call.attempts, call.range.voided);
         let RangeCall { low, high, reverse, keys_only, count_only, pairs_max, bytes_max, mode } = range;
         let (low, high) = (Bytes::from(&low), high.as_ref().map(Bytes::from));
         let bounds = (low.clone(), high.clone(), reverse);
@@ -124,11 +124,11 @@ impl Session {
     pub(super) fn on_plan(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> FrameResult {
         let plan = QueryPlan::decode(&frame.body).map_err(|_| ProtocolError("a query plan that is none"))?;
         let Some(number) = self.asked_on(at, frame.stream)? else { return Ok(()) };
-        let queue = self.peers[at].pending(frame.stream).map(|pending| pending.queue);
+        let queue = self.peers[at].streams.get(frame.stream).map(|pending| pending.queue);
         if let Some(queue) = queue {
             self.confirm(at, queue, true);
         }
-        if self.map.as_ref().is_none_or(|map| map.version < plan.version) {
+        if self.routes.map().is_none_or(|map| map.version < plan.version) {
             self.want_map();
         }
         let Some(attempt) = self.queries.under_way.get_mut(&number) else { return Ok(()) };
@@ -149,7 +149,7 @@ impl Session {
         let QueryCompleted { ticket } =
             QueryCompleted::decode(&frame.body).map_err(|_| ProtocolError("a completion that is none"))?;
         let Some(number) = self.asked_on(at, frame.stream)? else { return Ok(()) };
-        self.peers[at].take(frame.stream);
+        self.peers[at].streams.take(frame.stream);
         let Some(attempt) = self.queries.under_way.get_mut(&number) else { return Ok(()) };
         let verdict = attempt.query.on_completed(ticket);
         if verdict == Verdict::Yes {
@@ -161,7 +161,7 @@ impl Session {
 
     /// The attempt that was asked for on this stream; none: nothing waits there any more.
     fn asked_on(&mut self, at: usize, stream: u32) -> Result<Option<u32>, ProtocolError> {
-        match self.peers[at].pending(stream).map(|pending| &pending.kind) {
+        match self.peers[at].streams.get(stream).map(|pending| &pending.kind) {
             None => Ok(None),
             Some(RequestKind::Query { number, .. }) => Ok(Some(*number)),
             Some(_) => Err(ProtocolError("an answer to another question")),
@@ -214,7 +214,7 @@ impl Session {
             effects.extend(chunks.into_iter().map(|part| Effect::Part { token: call.token, part, as_of: None }));
             if given {
                 // From here on the call's deadline watches over the range.
-                call.streaming = true;
+                call.range.streaming = true;
                 self.queries.wait_until(number, Time::NEVER);
             }
         }
@@ -238,7 +238,7 @@ impl Session {
             self.send(grant.peer, out.freeze(), effects);
         }
         let deadline = if owed { now + self.config.timeout } else { Time::NEVER };
-        if let Some(call) = self.calls.get_mut(key).filter(|call| call.streaming) {
+        if let Some(call) = self.calls.get_mut(key).filter(|call| call.range.streaming) {
             call.deadline = deadline;
             self.calls.note_deadline(deadline);
         }
@@ -346,7 +346,7 @@ impl Session {
     pub(super) fn query_again(&mut self, now: Time, key: CallKey, effects: &mut Vec<Effect>) {
         let draw = self.draws.next();
         let Some(call) = self.calls.get_mut(key) else { return };
-        if call.streaming {
+        if call.range.streaming {
             return self.end(now, key, Reason::Interrupted { last: None }, Cause::NoAnswer, effects);
         }
         call.in_flight = false;
@@ -354,8 +354,8 @@ impl Session {
             call.attempts = call.attempts.saturating_add(1);
         }
         // An attempt costs the coordinator little, and its pause adds to every gap that a plan makes.
-        let rest = pause(self.config.backoff, self.config.search_pause_max, u32::from(call.voided), draw);
-        call.voided = call.voided.saturating_add(1);
+        let rest = pause(self.config.backoff, self.config.search_pause_max, u32::from(call.range.voided), draw);
+        call.range.voided = call.range.voided.saturating_add(1);
         self.queries.resting.insert((now + rest, key));
     }
 
@@ -373,8 +373,8 @@ impl Session {
         self.queries.unconnected.remove(&number);
         let (at, stream) = query.asked;
         let is_it = |pending: &mut PendingRequest| pending.kind.is_query(number);
-        if self.peers[at].pending(stream).is_some_and(is_it) {
-            self.peers[at].take(stream);
+        if self.peers[at].streams.get(stream).is_some_and(is_it) {
+            self.peers[at].streams.take(stream);
             let mut out = BytesMut::new();
             encode_frame(&mut out, Kind::Cancel, stream, &[]);
             self.send(at, out.freeze(), effects);
@@ -398,6 +398,6 @@ impl Session {
 
     /// The queue of the directory, whose leader coordinates.
     pub(super) fn coordinator(&self) -> Option<usize> {
-        self.queues.iter().position(|queue| queue.partition == PartitionId::DIRECTORY && queue.alive)
+        self.queues.alive(PartitionId::DIRECTORY)
     }
 }

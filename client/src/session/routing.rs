@@ -43,23 +43,56 @@ impl MapSearch {
     }
 }
 
-impl Session {
-    /// The queue of a key by the present map.
-    pub(super) fn queue_of(&self, key: &[u8]) -> Option<usize> {
+/// The map, and the queue of each of its partitions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RoutingTable {
+    map: Option<Arc<PartitionMap>>,
+    /// Maps taken so far.
+    maps: u64,
+    /// The queue of each entry of the map.
+    queues: Vec<usize>,
+}
+
+impl RoutingTable {
+    /// The present map, once there is one.
+    pub fn map(&self) -> Option<&Arc<PartitionMap>> {
+        self.map.as_ref()
+    }
+
+    /// Maps taken so far.
+    pub fn maps(&self) -> u64 {
+        self.maps
+    }
+
+    /// The queue of each entry of the map.
+    pub fn queues(&self) -> &[usize] {
+        &self.queues
+    }
+
+    /// The entry and the queue of a key.
+    fn find(&self, key: &[u8]) -> Option<(&Entry, usize)> {
+        let map = self.map()?;
+        let at = map.position(key)?;
+        Some((&map.partitions[at], self.queues[at]))
+    }
+
+    /// The queue of a key.
+    pub fn queue_of(&self, key: &[u8]) -> Option<usize> {
         self.find(key).map(|(_, queue)| queue)
     }
 
-    /// The entry and the queue of a key by the present map.
-    fn find(&self, key: &[u8]) -> Option<(&Entry, usize)> {
-        let map = self.map.as_ref()?;
-        let at = map.position(key)?;
-        Some((&map.partitions[at], self.routes[at]))
+    /// Routes by another map from now on.
+    fn adopt(&mut self, map: PartitionMap, queues: Vec<usize>) {
+        (self.map, self.queues) = (Some(Arc::new(map)), queues);
+        self.maps += 1;
     }
+}
 
+impl Session {
     /// Queues a new call where it belongs, or says why there is no such place.
     pub(super) fn route(&mut self, key: CallKey) -> Result<(), Error> {
         let Some(call) = self.calls.get(key) else { return Ok(()) };
-        let found = if call.request == Request::Map { None } else { self.find(call.request.routing_key()) };
+        let found = if call.request == Request::Map { None } else { self.routes.find(call.request.routing_key()) };
         let Some((entry, at)) = found else {
             self.unrouted.push(key);
             return Ok(());
@@ -67,7 +100,7 @@ impl Session {
         let at = match (is_within(entry, &call.request), &call.request) {
             (true, _) => at,
             (false, Request::Range(range))
-                if range.mode != ReadMode::Stale && !call.collected && self.config.optimistic_scans =>
+                if range.mode != ReadMode::Stale && !call.range.collect_tried && self.config.optimistic_scans =>
             {
                 self.collects.waiting.push_back(key);
                 return Ok(());
@@ -80,18 +113,18 @@ impl Session {
         };
         let queue = &mut self.queues[at];
         match &call.request {
-            Request::Command(_) | Request::Resume(..) => queue.queue_command(key, call.session.zip(call.number)),
-            Request::Get { .. } => queue.gets.push_back(key),
-            Request::Range(_) => queue.ranges.push_back(key),
+            Request::Command(_) | Request::Resume(..) => queue.waiting.push_command(key, call.number),
+            Request::Get { .. } => queue.waiting.gets.push_back(key),
+            Request::Range(_) => queue.waiting.ranges.push_back(key),
             Request::Map => {}
         }
-        self.list(at);
+        self.queues.list(at);
         Ok(())
     }
 
     /// The queue that a request waits in, by the present map.
     pub(super) fn home(&self, request: &Request) -> Option<usize> {
-        let (entry, queue) = self.find(request.routing_key())?;
+        let (entry, queue) = self.routes.find(request.routing_key())?;
         match request {
             Request::Range(range) if range.mode != ReadMode::Stale && !is_within(entry, request) => self.coordinator(),
             _ => Some(queue),
@@ -107,7 +140,7 @@ impl Session {
 
     /// Calls that waited for a map go where it says.
     pub(super) fn route_waiting(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        if self.unrouted.is_empty() || self.map.is_none() {
+        if self.unrouted.is_empty() || self.routes.map().is_none() {
             return;
         }
         for key in std::mem::take(&mut self.unrouted) {
@@ -129,7 +162,7 @@ impl Session {
 
     /// Asks for the map if it is needed and time.
     pub(super) fn search_map(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        let none = self.map.is_none() && self.calls.len() > 0;
+        let none = self.routes.map().is_none() && self.calls.len() > 0;
         if !(none || self.map_search.wanted) || now < self.map_search.not_before || self.peers.is_empty() {
             return;
         }
@@ -150,8 +183,8 @@ impl Session {
     }
 
     pub(super) fn ask_for_map(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
-        let Some(stream) = self.peers[at].next_stream() else { return };
-        let known = self.map.as_ref().map_or(MapVersion(0), |map| map.version);
+        let Some(stream) = self.peers[at].streams.next() else { return };
+        let known = self.routes.map().map_or(MapVersion(0), |map| map.version);
         let mut out = BytesMut::new();
         encode_control(&mut out, Kind::MapGet, stream, &MapGet { known });
         let patience = self.config.attempt_timeout;
@@ -159,7 +192,7 @@ impl Session {
             kind: RequestKind::Map,
             queue: usize::MAX,
             epoch: 0,
-            maps: self.maps,
+            maps: self.routes.maps(),
             anywhere: true,
             at: now,
             until: now + patience,
@@ -175,7 +208,7 @@ impl Session {
         self.map_search.wanted = false;
         // The hedge of a search without a map is over; a newer one may be needed soon.
         self.map_search.not_before = self.map_search.not_before.min(now + REFRESH);
-        let newer = |map: &PartitionMap| self.map.as_ref().is_none_or(|old| map.version > old.version);
+        let newer = |map: &PartitionMap| self.routes.map().is_none_or(|old| map.version > old.version);
         if let Some(map) = reply.map.filter(newer)
             && !map.partitions.is_empty()
             && map.check().is_ok()
@@ -185,14 +218,15 @@ impl Session {
         for (partition, node) in reply.leaders {
             // What a node remembers of who led may be older than its map: whoever is no replica leads nothing, and
             // would send this client away for ever, with nothing newer to say.
-            let leads = |queue: &&mut PartitionQueue| queue.partition == partition && queue.replicas.contains(&node);
+            let leads =
+                |queue: &&mut PartitionQueue| queue.partition == partition && queue.replicas.nodes.contains(&node);
             let lost = self.is_lost(node);
             let queue = self.queues.iter_mut().find(leads);
-            if let Some(queue) = queue.filter(|queue| queue.leader.is_none() && !lost) {
-                queue.follow(Some(node));
+            if let Some(queue) = queue.filter(|queue| queue.replicas.leader.is_none() && !lost) {
+                queue.replicas.follow(Some(node));
             }
         }
-        self.list_all();
+        self.queues.list_all();
     }
 
     /// Whether the connection to a node was lost: it may be gone although others, who name it as a leader, do not know
@@ -205,7 +239,7 @@ impl Session {
     /// Takes newer entries into the map: what they overlap goes. Returns whether a whole map came out. It keeps its
     /// version, because nothing is known of the entries that were not told: the whole map is asked for too.
     pub(super) fn patch(&mut self, now: Time, entries: Vec<Entry>, effects: &mut Vec<Effect>) -> bool {
-        let Some(map) = self.map.as_ref().filter(|_| !entries.is_empty()) else { return false };
+        let Some(map) = self.routes.map().filter(|_| !entries.is_empty()) else { return false };
         let mut patched = PartitionMap::clone(map);
         let mut newer = true;
         patched.partitions.retain(|old| {
@@ -233,20 +267,18 @@ impl Session {
         }
         let waiting: Vec<CallKey> = std::mem::take(&mut self.unrouted)
             .into_iter()
-            .chain(self.queues.iter_mut().flat_map(PartitionQueue::drain))
+            .chain(self.queues.iter_mut().flat_map(|queue| queue.waiting.drain()))
             .collect();
-        self.routes = routes;
-        self.map = Some(Arc::new(map));
-        self.maps += 1;
+        self.routes.adopt(map, routes);
         self.map_search.last_error = LastError::None;
         for key in waiting {
             self.reroute(now, key, effects);
         }
-        let unasked = self.queues.iter_mut().flat_map(|queue| std::mem::take(&mut queue.validations));
+        let unasked = self.queues.iter_mut().flat_map(|queue| std::mem::take(&mut queue.waiting.validations));
         for (key, _) in unasked.collect::<Vec<_>>() {
             self.spoil(now, key, effects);
         }
-        self.list_all();
+        self.queues.list_all();
     }
 
     /// The queue of a new map's entry: the partition's own, or a new one that inherits the session of the partition
@@ -254,28 +286,22 @@ impl Session {
     /// commands that may have been executed before the split find their replies.
     fn queue_for(&mut self, entry: &Entry) -> usize {
         let replicas = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);
-        let replicas = replicas.map(|replica| replica.node).collect();
-        let queue = match self.queues.iter().position(|queue| queue.partition == entry.partition) {
-            Some(queue) => queue,
+        let nodes = replicas.map(|replica| replica.node).collect();
+        let at = match self.queues.of(entry.partition) {
+            Some(at) => at,
             None => {
-                let parent = self.queue_of(&entry.low).filter(|_| entry.partition != PartitionId::DIRECTORY);
+                let parent = self.routes.queue_of(&entry.low).filter(|_| entry.partition != PartitionId::DIRECTORY);
                 let rotation = self.draws.next() as usize % 16;
                 let mut queue = PartitionQueue::new(entry.partition, rotation);
                 if let Some(parent) = parent {
-                    queue.session = self.queues[parent].session;
-                    queue.leader = self.queues[parent].leader;
+                    queue.session.key = self.queues[parent].session.key;
+                    queue.replicas.leader = self.queues[parent].replicas.leader;
                 }
-                self.queues.push(queue);
-                self.queues.len() - 1
+                self.queues.push(queue)
             }
         };
-        let queue_at = queue;
-        let queue = &mut self.queues[queue_at];
-        queue.replicas = replicas;
-        if queue.leader.is_some_and(|leader| !queue.replicas.contains(&leader)) {
-            queue.follow(None);
-        }
-        queue_at
+        self.queues[at].replicas.move_to(nodes);
+        at
     }
 }
 

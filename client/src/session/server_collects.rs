@@ -23,7 +23,7 @@ impl Session {
         range: &RangeCall,
         effects: &mut Vec<Effect>,
     ) -> CollectStart {
-        let Some(map) = self.map.clone() else { return CollectStart::No };
+        let Some(map) = self.routes.map().cloned() else { return CollectStart::No };
         let Some(first) = map.position(&range.low) else { return CollectStart::No };
         let entries = map.cover(&range.low, range.high.as_deref());
         if !(2..=COLLECT_PARTS_MAX).contains(&entries.len()) {
@@ -37,7 +37,7 @@ impl Session {
         if !self.collects.may_try() {
             return CollectStart::No;
         }
-        let Some(stream) = self.peers[peer].next_stream() else { return CollectStart::No };
+        let Some(stream) = self.peers[peer].streams.next() else { return CollectStart::No };
         let low = |low: &[u8]| if low > &range.low[..] { low.into() } else { range.low.clone() };
         let last = entries.last().and_then(|entry| entry.high.as_deref());
         let high = match (last, &range.high) {
@@ -60,10 +60,10 @@ impl Session {
             partitions.make_contiguous().reverse();
         }
         let kind = RangeProgress::over(key, partitions, request.credit);
-        self.note_pending(now, self.routes[first], peer, RequestKind::Range(kind), 0, true);
+        self.note_pending(now, self.routes.queues()[first], peer, RequestKind::Range(kind), 0, true);
         if let Some(call) = self.calls.get_mut(key) {
             call.in_flight = true;
-            call.stream = Some((peer as u32, stream));
+            call.range.stream = Some((peer as u32, stream));
         }
         CollectStart::Yes
     }
@@ -80,23 +80,23 @@ impl Session {
         mode: ReadMode,
         effects: &mut Vec<Effect>,
     ) -> Result<usize, CollectStart> {
-        if self.routes.get(routes.clone()).is_none_or(<[usize]>::is_empty) {
+        if self.routes.queues().get(routes.clone()).is_none_or(<[usize]>::is_empty) {
             return Err(CollectStart::No);
         }
-        let rests = |&queue: &usize| self.queues[queue].not_before > now;
-        if self.routes[routes.clone()].iter().any(rests) {
+        let rests = |&queue: &usize| self.queues[queue].backoff.holds(now);
+        if self.routes.queues()[routes.clone()].iter().any(rests) {
             return Err(CollectStart::No);
         }
-        let (crowd, first) = (self.config.range_window.max(1), self.routes[routes.start]);
-        let end = if self.collects_at_last { self.routes[routes.end - 1] } else { first };
+        let (crowd, first) = (self.config.range_window.max(1), self.routes.queues()[routes.start]);
+        let end = if self.collects.at_last { self.routes.queues()[routes.end - 1] } else { first };
         let (mut drawn, mut crowded) = ([(0, None); 3], false);
-        for place in 0..self.queues[first].replicas.len() {
-            let node = self.queues[first].replicas[place];
-            let queues = || self.routes[routes.clone()].iter().map(|&queue| &self.queues[queue]);
-            if !queues().all(|queue| queue.replicas.contains(&node)) {
+        for place in 0..self.queues[first].replicas.nodes.len() {
+            let node = self.queues[first].replicas.nodes[place];
+            let queues = || self.routes.queues()[routes.clone()].iter().map(|&queue| &self.queues[queue]);
+            if !queues().all(|queue| queue.replicas.nodes.contains(&node)) {
                 continue;
             }
-            let leads = |queue: &PartitionQueue| mode == ReadMode::AnyReplica || queue.leader == Some(node);
+            let leads = |queue: &PartitionQueue| mode == ReadMode::AnyReplica || queue.replicas.leader == Some(node);
             let kind = if leads(&self.queues[end]) { 0 } else { 2 - usize::from(queues().any(leads)) };
             let known = self.peers.iter().position(|peer| peer.node == Some(node) && peer.is_open());
             let Some(at) = known.or_else(|| self.peer_of(node)) else { continue };
@@ -108,7 +108,7 @@ impl Session {
             if !peer.is_ready() || peer.features & FEATURE_COLLECT == 0 || peer.suspect_until > now {
                 continue;
             }
-            if peer.ranges() >= crowd {
+            if peer.streams.ranges() >= crowd {
                 crowded = true;
                 continue;
             }

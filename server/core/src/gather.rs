@@ -1,11 +1,11 @@
 //! Ranges over several partitions that this node has replicas of: read here in each of them, and given out as one
 //! moment without a ticket. Pure: it says what to ask of the replicas, and hears their answers.
 //!
-//! Each range is a [`DoubleCollect`] of the node's own replicas. Each part is read, from a snapshot
-//! that is kept; a reading is answered when what it saw is decided and behind the gate (protocol.md 3). Validations
-//! (`Validate`) are linearizable reads (protocol.md 7): a leader confirms that it leads, a follower asks its leader how
-//! far it must have decided, and waits for that. Where something has changed, all is read once more; where it has again,
-//! there is no answer: the client asks the coordinator.
+//! Each range is a [`DoubleCollect`] of the node's own replicas. Each part is read, from a snapshot that is kept; a
+//! reading is answered when what it saw is decided and behind the gate (protocol.md 3). Validations (`Validate`) are
+//! linearizable reads (protocol.md 7): a leader confirms that it leads, a follower asks its leader how far it must have
+//! decided, and waits for that. Where something has changed, all is read once more; where it has again, there is no
+//! answer: the client asks the coordinator.
 //!
 //! What a client collects by itself waits in its memory, chunk by chunk, until it is validated. Here that is the
 //! snapshots, whatever the size of the range; bytes leave once, when it is known that they count.
