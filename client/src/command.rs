@@ -3,7 +3,7 @@
 use coppice_btree::{Op, OpResult, Value};
 
 use crate::wire::pack::{PackWriter, PushError, is_eight};
-use crate::wire::{KEY_BYTES_MAX, Position, ResultRef, VALUE_BYTES_MAX};
+use crate::wire::{KEY_BYTES_MAX, Position, ResultRef, ScanOptions, VALUE_BYTES_MAX};
 
 /// One operation on one key. Strings of up to 15 bytes need no allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -297,16 +297,8 @@ pub struct RangeCall {
     pub low: Value,
     /// First key beyond; none: the end of the key space.
     pub high: Option<Value>,
-    /// From the high end down.
-    pub reverse: bool,
-    /// Leaves values out.
-    pub keys_only: bool,
-    /// Only counts.
-    pub count_only: bool,
-    /// Pairs at most; 0: no limit.
-    pub pairs_max: u64,
-    /// Bytes at most, though at least one pair; 0: no limit.
-    pub bytes_max: u64,
+    /// How it is read.
+    pub scan: ScanOptions,
     /// How it is served.
     pub mode: ReadMode,
 }

@@ -15,18 +15,14 @@ use crate::error::{Error, Reason, Result};
 use crate::handle::Handle;
 use crate::session::Request;
 use crate::shared::Chunk;
-use crate::wire::{Part, PartCursor, PartEnd, Position, Ticket};
+use crate::wire::{Part, PartCursor, PartEnd, Position, ScanOptions, Ticket};
 
 /// Which keys to read, and how. Made from any of Rust's ranges of byte strings: `"a".."c"`, `"a"..="c"`, `.."c"`, `..`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
     low: Bytes,
     high: Option<Bytes>,
-    reverse: bool,
-    keys_only: bool,
-    count_only: bool,
-    pairs_max: u64,
-    bytes_max: u64,
+    scan: ScanOptions,
     mode: Option<ReadMode>,
 }
 
@@ -47,7 +43,7 @@ impl Range {
     /// The keys from `low` to before `high`; none: to the end.
     pub fn between(low: &[u8], high: Option<&[u8]>) -> Range {
         let (low, high) = (Bytes::copy_from_slice(low), high.map(Bytes::copy_from_slice));
-        Range { low, high, reverse: false, keys_only: false, count_only: false, pairs_max: 0, bytes_max: 0, mode: None }
+        Range { low, high, scan: ScanOptions::default(), mode: None }
     }
 
     /// The keys that begin with `prefix`.
@@ -69,31 +65,31 @@ impl Range {
     /// From the high end down.
     #[must_use]
     pub fn reverse(self) -> Range {
-        Range { reverse: true, ..self }
+        Range { scan: ScanOptions { reverse: true, ..self.scan }, ..self }
     }
 
     /// Leaves the values out.
     #[must_use]
     pub fn keys_only(self) -> Range {
-        Range { keys_only: true, ..self }
+        Range { scan: ScanOptions { keys_only: true, ..self.scan }, ..self }
     }
 
     /// Reads no pairs, only how many there are: [`RangeStream::count`].
     #[must_use]
     pub fn count_only(self) -> Range {
-        Range { count_only: true, ..self }
+        Range { scan: ScanOptions { count_only: true, ..self.scan }, ..self }
     }
 
     /// So many pairs at most; 0: no limit.
     #[must_use]
     pub fn limit(self, pairs_max: u64) -> Range {
-        Range { pairs_max, ..self }
+        Range { scan: ScanOptions { pairs_max, ..self.scan }, ..self }
     }
 
     /// So many bytes of keys and values at most, though at least one pair; 0: no limit.
     #[must_use]
     pub fn limit_bytes(self, bytes_max: u64) -> Range {
-        Range { bytes_max, ..self }
+        Range { scan: ScanOptions { bytes_max, ..self.scan }, ..self }
     }
 
     /// The decided state of replicas drawn at random: no real-time order, none across partitions.
@@ -111,7 +107,7 @@ impl Range {
     /// The rest of the range behind `key`, in its direction: for pages. The pages are not one moment.
     #[must_use]
     pub fn after(self, key: &[u8]) -> Range {
-        if self.reverse {
+        if self.scan.reverse {
             let high = match &self.high {
                 Some(high) if &**high <= key => self.high.clone(),
                 _ => Some(Bytes::copy_from_slice(key)),
@@ -135,7 +131,7 @@ impl Range {
     /// Whether the servers count. With a limit of bytes the client does: only with the pairs at hand is it known where
     /// the bytes of several parts reach it.
     fn is_counted(&self) -> bool {
-        self.count_only && self.bytes_max == 0
+        self.scan.count_only && self.scan.bytes_max == 0
     }
 
     fn is_empty(&self) -> bool {
@@ -240,8 +236,8 @@ impl RangeStream {
         let covers = map.cover(&rest.low, rest.high.as_deref());
         let cut_up = covers.len() > 1 && mode == ReadMode::Stale;
         let (mut piece, mut left) = (rest.clone(), None);
-        if let (true, Some(entry)) = (cut_up, if rest.reverse { covers.last() } else { covers.first() }) {
-            if rest.reverse {
+        if let (true, Some(entry)) = (cut_up, if rest.scan.reverse { covers.last() } else { covers.first() }) {
+            if rest.scan.reverse {
                 piece.low = entry.low.clone();
                 left = Some(Range { high: Some(entry.low.clone()), ..rest });
             } else if let Some(border) = &entry.high {
@@ -249,16 +245,15 @@ impl RangeStream {
                 left = Some(Range { low: border.clone(), ..rest });
             }
         }
-        let call = RangeCall {
-            low: piece.low[..].into(),
-            high: piece.high.as_deref().map(Value::from),
-            reverse: piece.reverse,
-            keys_only: piece.keys_only,
+        let left_of = |limit: u64, used: u64| limit.saturating_sub(if limit > 0 { used } else { 0 });
+        let scan = ScanOptions {
             count_only: piece.is_counted(),
-            pairs_max: piece.pairs_max.saturating_sub(if piece.pairs_max > 0 { self.pairs } else { 0 }),
-            bytes_max: piece.bytes_max.saturating_sub(if piece.bytes_max > 0 { self.bytes } else { 0 }),
-            mode,
+            pairs_max: left_of(piece.scan.pairs_max, self.pairs),
+            bytes_max: left_of(piece.scan.bytes_max, self.bytes),
+            ..piece.scan
         };
+        let high = piece.high.as_deref().map(Value::from);
+        let call = RangeCall { low: piece.low[..].into(), high, scan, mode };
         self.rest = left;
         self.current = piece;
         self.slot = Some(self.handle.shared().range(self.handle.deadline(), Request::Range(call)).await?);
@@ -271,7 +266,7 @@ impl RangeStream {
     /// [`Reason::Interrupted`] if the connection was lost after something was given out; [`Range::after`] the last key
     /// goes on, at another moment.
     pub async fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        if self.current.count_only {
+        if self.current.scan.count_only {
             self.count().await?;
             return Ok(None);
         }
@@ -288,7 +283,7 @@ impl RangeStream {
             self.stop();
             return Ok(None);
         }
-        let (reverse, any) = (self.current.reverse, self.any);
+        let (reverse, any) = (self.current.scan.reverse, self.any);
         let Some((key, value)) = self.chunk.as_mut().and_then(PartCursor::next_pair) else { return Ok(None) };
         let in_order = !any || if reverse { *key < *self.last } else { *key > *self.last };
         let inside = key >= &*self.current.low && self.current.high.as_ref().is_none_or(|high| key < &**high);
@@ -356,8 +351,7 @@ impl RangeStream {
 
     /// Whether a limit is reached. Every part of a query keeps the limits for itself; here they hold for the whole.
     fn is_full(&self) -> bool {
-        let full = |limit: u64, now: u64| limit > 0 && now >= limit;
-        full(self.current.pairs_max, self.pairs) || full(self.current.bytes_max, self.bytes)
+        self.current.scan.is_reached(self.pairs, self.bytes)
     }
 
     /// A limit ends it here.
@@ -384,7 +378,7 @@ impl RangeStream {
                 if failure.reason == Reason::SpansPartitions && stale {
                     // A split came in between: cut anew.
                     let (low, high) = (&self.current.low, &self.current.high);
-                    let rest = match (&self.rest, self.current.reverse) {
+                    let rest = match (&self.rest, self.current.scan.reverse) {
                         (None, _) => self.current.clone(),
                         (Some(rest), false) => Range { low: low.clone(), ..rest.clone() },
                         (Some(rest), true) => Range { high: high.clone(), ..rest.clone() },
@@ -408,8 +402,8 @@ impl RangeStream {
     /// As [`RangeStream::next`].
     pub async fn count(&mut self) -> Result<u64> {
         while self.next_pair().await?.is_some() {}
-        if self.current.pairs_max > 0 {
-            self.pairs = self.pairs.min(self.current.pairs_max);
+        if self.current.scan.pairs_max > 0 {
+            self.pairs = self.pairs.min(self.current.scan.pairs_max);
         }
         Ok(self.pairs)
     }

@@ -34,16 +34,7 @@ impl Asker {
     }
 
     fn ask(&mut self) -> (ConnectionId, Frame) {
-        let range = RangeCall {
-            low: b""[..].into(),
-            high: None,
-            reverse: false,
-            keys_only: false,
-            count_only: false,
-            pairs_max: 0,
-            bytes_max: 0,
-            mode: ReadMode::AnyReplica,
-        };
+        let range = RangeCall { low: b""[..].into(), high: None, scan: Default::default(), mode: ReadMode::AnyReplica };
         self.ranges += 1;
         let token = 100 + self.ranges;
         self.bench.session.submit(token, Time(600 * SECOND), Request::Range(range)).expect("there is room");

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use coppice_client::command::{Operation, Output, RangeCall};
 use coppice_client::config::Config;
 use coppice_client::session::{Input, Request};
-use coppice_client::wire::Kind;
+use coppice_client::wire::{Kind, ScanOptions};
 use model::run::{Run, range_call};
 use model::{CALM, World};
 
@@ -122,7 +122,8 @@ fn a_client_without_luck_tries_seldom_and_one_that_has_some_again_tries_often() 
 fn what_lies_behind_a_limit_needs_no_second_look() {
     let mut run = start(7, 1 << 20);
     for (token, reverse, pairs_max) in [(1, false, 5), (2, true, 5), (3, false, 200)] {
-        let range = RangeCall { pairs_max, ..range_call(Bytes::new(), None, reverse) };
+        let range = range_call(Bytes::new(), None, reverse);
+        let range = RangeCall { scan: ScanOptions { pairs_max, ..range.scan }, ..range };
         let before = run.world.count(Kind::Validate);
         ask(&mut run, token, &range);
         run.run_for(Duration::from_secs(1));

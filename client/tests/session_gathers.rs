@@ -9,7 +9,7 @@ use bytes::Bytes;
 use coppice_client::command::{Operation, Output, RangeCall};
 use coppice_client::config::Config;
 use coppice_client::session::{Input, Request};
-use coppice_client::wire::Kind;
+use coppice_client::wire::{Kind, ScanOptions};
 use model::run::{Run, range_call};
 use model::{CALM, World};
 
@@ -135,7 +135,8 @@ fn a_range_streams_as_its_reader_reads() {
 fn limits_are_those_of_the_whole() {
     let mut run = start(7);
     for (token, reverse, pairs_max) in [(1, false, 5), (2, true, 5), (3, false, 200), (4, true, 604)] {
-        let range = RangeCall { pairs_max, ..range_call(Bytes::new(), None, reverse) };
+        let range = range_call(Bytes::new(), None, reverse);
+        let range = RangeCall { scan: ScanOptions { pairs_max, ..range.scan }, ..range };
         ask(&mut run, token, &range);
         run.run_for(Duration::from_secs(1));
         assert_eq!(whole(&run, token, &range), pairs_max);

@@ -11,7 +11,7 @@ use coppice_client::config::Config;
 use coppice_client::error::{Error, Reason};
 use coppice_client::session::{Request, SubmitError};
 use coppice_client::time::Time;
-use coppice_client::wire::{Kind, Part, Position};
+use coppice_client::wire::{Kind, Part, Position, ScanOptions};
 use model::queries::QueryChaos;
 use model::run::{Run, range_call};
 use model::{Chaos, World};
@@ -93,7 +93,8 @@ fn request(run: &mut Run, token: u64) -> Request {
             let high = (high[0] <= b'z').then_some(Bytes::from(high));
             let reverse = rng.chance(500);
             let pairs_max = if rng.chance(200) { 1 + rng.below(30) } else { 0 };
-            return Request::Range(RangeCall { pairs_max, ..range_call(low, high, reverse) });
+            let range = range_call(low, high, reverse);
+            return Request::Range(RangeCall { scan: ScanOptions { pairs_max, ..range.scan }, ..range });
         }
     };
     Request::Command(Command::One(operation))

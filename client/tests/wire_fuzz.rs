@@ -127,13 +127,9 @@ fn samples() -> Vec<Bytes> {
         query: 7,
         low: low.clone(),
         high: high.clone(),
-        reverse: true,
-        keys_only: false,
-        count_only: false,
+        scan: ScanOptions { reverse: true, pairs_max: 1 << 40, ..ScanOptions::default() },
         from_leaders: false,
         spread: false,
-        pairs_max: 1 << 40,
-        bytes_max: 0,
         credit: 65_536,
     };
     query.encode(&mut out, 1);
@@ -145,9 +141,8 @@ fn samples() -> Vec<Bytes> {
     samples.push(out.split().freeze());
     let parts = vec![(PartitionId(1), low[..].into()), (PartitionId(2), b"c"[..].into())];
     let bound = high.as_ref().map(|high| high[..].into());
-    let (reverse, keys_only, count_only) = (true, true, false);
-    CollectRequest { parts, high: bound, reverse, keys_only, count_only, pairs_max: 9, bytes_max: 1 << 40, credit: 7 }
-        .encode(&mut out, 1);
+    let scan = ScanOptions { reverse: true, keys_only: true, count_only: false, pairs_max: 9, bytes_max: 1 << 40 };
+    CollectRequest { parts, high: bound, scan, credit: 7 }.encode(&mut out, 1);
     samples.push(out.split().freeze());
     let part = |partition, low: &Bytes, high| SubRange {
         partition: PartitionId(partition),

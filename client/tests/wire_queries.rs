@@ -35,13 +35,9 @@ fn query(low: &[u8], high: Option<&[u8]>) -> QueryRequest {
         query: 5,
         low: Bytes::copy_from_slice(low),
         high: high.map(Bytes::copy_from_slice),
-        reverse: false,
-        keys_only: false,
-        count_only: false,
+        scan: ScanOptions::default(),
         from_leaders: false,
         spread: false,
-        pairs_max: 0,
-        bytes_max: 0,
         credit: 1,
     }
 }
@@ -64,11 +60,7 @@ fn gather(parts: u32) -> CollectRequest {
     CollectRequest {
         parts: (1..=parts).map(|n| (PartitionId(n), n.to_be_bytes()[..].into())).collect(),
         high: Some(b"zucchini"[..].into()),
-        reverse: true,
-        keys_only: false,
-        count_only: true,
-        pairs_max: 300,
-        bytes_max: 1 << 40,
+        scan: ScanOptions { reverse: true, keys_only: false, count_only: true, pairs_max: 300, bytes_max: 1 << 40 },
         credit: 65_536,
     }
 }
@@ -90,9 +82,10 @@ proptest! {
     ) {
         let bounds: Vec<Bytes> = bounds.into_iter().map(Bytes::from).collect();
         let [reverse, keys_only, count_only, from_leaders, spread] = flags;
+        let scan = ScanOptions { reverse, keys_only, count_only, pairs_max, bytes_max };
         let query = QueryRequest {
-            query: number, low: bounds[0].clone(), high: (!open).then(|| bounds[1].clone()), reverse, keys_only,
-            count_only, from_leaders, spread, pairs_max, bytes_max, credit,
+            query: number, low: bounds[0].clone(), high: (!open).then(|| bounds[1].clone()), scan,
+            from_leaders, spread, credit,
         };
         let frame = framed(|out| query.encode(out, 6));
         prop_assert_eq!((frame.kind, frame.stream), (Kind::RangeQuery as u8, 6));
@@ -105,10 +98,11 @@ proptest! {
         partition: u32, pairs_max: u64, bytes_max: u64, credit: u32,
     ) {
         let [reverse, keys_only, count_only] = flags;
+        let scan = ScanOptions { reverse, keys_only, count_only, pairs_max, bytes_max };
         let part = |(n, low): (u32, Vec<u8>)| (PartitionId(partition.wrapping_add(n)), low[..].into());
         let parts = (0..).zip(lows).map(part).collect();
         let high = high.map(|high| high[..].into());
-        let gather = CollectRequest { parts, high, reverse, keys_only, count_only, pairs_max, bytes_max, credit };
+        let gather = CollectRequest { parts, high, scan, credit };
         let frame = framed(|out| gather.encode(out, 6));
         prop_assert_eq!((frame.kind, frame.stream), (Kind::Collect as u8, 6));
         prop_assert_eq!(Request::decode(&frame), Ok(Request::Collect(gather)));

@@ -295,9 +295,10 @@ proptest! {
         prop_assert!(read.shared_keys().eq(keys.iter().map(|key| &key[..])));
 
         let [reverse, keys_only, count_only, versioned] = flags;
+        let scan = ScanOptions { reverse, keys_only, count_only, pairs_max, bytes_max };
         let range = RangeRequest {
             partition: PartitionId(9), low: low.into(), high: high.map(|mut high| { high.truncate(100); high.into() }),
-            reverse, keys_only, count_only, stale, anywhere, versioned, pairs_max, bytes_max, credit,
+            scan, stale, anywhere, versioned, credit,
         };
         let mut out = BytesMut::new();
         range.encode(&mut out, 6);

@@ -91,11 +91,7 @@ impl Group {
                 replica: ReplicaId(replica),
                 low: Bytes::new(),
                 high: None,
-                reverse: false,
-                keys_only: false,
-                count_only: false,
-                pairs_max: 0,
-                bytes_max: 0,
+                scan: Default::default(),
                 credit: 0,
             };
             SubQuery { query: QueryId(n), bytes: share.encode() }

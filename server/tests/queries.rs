@@ -101,7 +101,7 @@ impl Asker {
                 assert_eq!(cut.ticket, done.ticket);
                 let in_order = cut.parts.iter().flat_map(|part| parts[&part.partition].0.clone());
                 let mut pairs: Vec<_> = in_order.collect();
-                if request.reverse {
+                if request.scan.reverse {
                     pairs.sort_by(|a, b| b.cmp(a));
                 }
                 return Ended::Result(pairs, cut.clone());
@@ -136,13 +136,9 @@ fn everything() -> QueryRequest {
         query: 0,
         low: Bytes::new(),
         high: None,
-        reverse: false,
-        keys_only: false,
-        count_only: false,
+        scan: Default::default(),
         from_leaders: false,
         spread: false,
-        pairs_max: 0,
-        bytes_max: 0,
         credit: 1 << 20,
     }
 }

@@ -502,7 +502,8 @@ impl Session {
             return Err(ProtocolError("an answer to another question"));
         };
         let (key, server_collects, begins) = (range.call, range.server_collects, range.next == 0);
-        let counts = matches!(self.calls.get(key), Some(Call { request: Request::Range(call), .. }) if call.count_only);
+        let counts =
+            matches!(self.calls.get(key), Some(Call { request: Request::Range(call), .. }) if call.scan.count_only);
         if !range.take(&part, part.is_empty() && (counts || part.end.is_some()), frame.body.len()) {
             return Err(ProtocolError("a part out of sequence"));
         }

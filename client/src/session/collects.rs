@@ -21,8 +21,8 @@ use crate::time::Time;
 use crate::wire::frame::encode_frame;
 use crate::wire::validate::RangeVersion;
 use crate::wire::{
-    FEATURE_VALIDATE, Frame, Kind, Part, PartEnd, Position, RangeRequest, ResultRef, Section, VALIDATE_RANGES_MAX,
-    ValidateRequest,
+    FEATURE_VALIDATE, Frame, Kind, Part, PartEnd, Position, RangeRequest, ResultRef, ScanOptions, Section,
+    VALIDATE_RANGES_MAX, ValidateRequest,
 };
 
 /// Most partitions of a collect: with each, another one may be slow, and another range may change.
@@ -187,13 +187,9 @@ impl Session {
             let request = RangeRequest {
                 low: part.low.clone(),
                 high: part.high.clone(),
-                reverse: range.reverse,
-                keys_only: range.keys_only,
-                count_only: range.count_only,
+                scan: ScanOptions { bytes_max: cap, ..range.scan },
                 anywhere: range.mode == ReadMode::AnyReplica,
                 versioned: true,
-                pairs_max: range.pairs_max,
-                bytes_max: cap,
                 // For one chunk, whatever its size.
                 credit: 1,
                 ..RangeRequest::whole(self.queues[queue].partition)
@@ -253,7 +249,7 @@ impl Session {
             };
             parts.push(PartTarget { queue, low, high, peer, stream: 0 });
         }
-        if range.reverse {
+        if range.scan.reverse {
             parts.reverse();
         }
         Ok(parts)
@@ -284,7 +280,7 @@ impl Session {
             None => false,
             Some(PartEnd::Complete) => true,
             Some(PartEnd::Limited) => {
-                cap == range.bytes_max || (range.pairs_max > 0 && part.pairs_so_far >= range.pairs_max)
+                cap == range.scan.bytes_max || (range.scan.pairs_max > 0 && part.pairs_so_far >= range.scan.pairs_max)
             }
         };
         let limited = part.end == Some(PartEnd::Limited);
@@ -305,7 +301,7 @@ impl Session {
         let data = Chunk { body: frame.body.clone(), pairs: part.pairs_so_far };
         let verdict = collect.reads.on_read(place, PartRead { version, position: part.position, data });
         if verdict != Verdict::Incomplete {
-            collect.limit_pairs(range.pairs_max);
+            collect.limit_pairs(range.scan.pairs_max);
         }
         self.confirm(at, pending.queue, false);
         self.judge(now, key, verdict, effects);
@@ -473,8 +469,8 @@ impl Session {
 /// Bytes that a part may have: the caller's limit, or its share of the memory that a range may take, if that is less.
 fn cap(range: &RangeCall, credit_max: u32, parts: usize) -> u64 {
     let share = u64::from(first_credit(credit_max, parts));
-    match range.bytes_max {
-        _ if range.count_only => range.bytes_max,
+    match range.scan.bytes_max {
+        _ if range.scan.count_only => range.scan.bytes_max,
         0 => share,
         wanted => wanted.min(share),
     }

@@ -369,19 +369,15 @@ impl Session {
     }
 
     fn range_request(&self, queue: usize, range: RangeCall) -> RangeRequest {
-        let RangeCall { low, high, reverse, keys_only, count_only, pairs_max, bytes_max, mode } = range;
+        let RangeCall { low, high, scan, mode } = range;
         RangeRequest {
             partition: self.queues[queue].partition,
             low,
             high,
-            reverse,
-            keys_only,
-            count_only,
+            scan,
             stale: mode == ReadMode::Stale,
             anywhere: mode != ReadMode::Leader,
             versioned: false,
-            pairs_max,
-            bytes_max,
             credit: self.config.range_credit,
         }
     }

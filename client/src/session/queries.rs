@@ -97,22 +97,18 @@ impl Session {
         call.in_flight = true;
         call.range.attempt = Some(number);
         let (attempts, voided) = (call.attempts, call.range.voided);
-        let RangeCall { low, high, reverse, keys_only, count_only, pairs_max, bytes_max, mode } = range;
+        let RangeCall { low, high, scan, mode } = range;
         let (low, high) = (Bytes::from(&low), high.as_ref().map(Bytes::from));
-        let bounds = (low.clone(), high.clone(), reverse);
+        let bounds = (low.clone(), high.clone(), scan.reverse);
         let query = Query::new(key, (peer, stream), bounds, (credit, credit_max));
         self.queries.under_way.insert(number, Box::new(Attempt { query, until: Time::NEVER }));
         let request = QueryRequest {
             query: number,
             low,
             high,
-            reverse,
-            keys_only,
-            count_only,
+            scan,
             from_leaders: attempts > 0 || voided > 0,
             spread: mode == ReadMode::AnyReplica,
-            pairs_max,
-            bytes_max,
             credit,
         };
         let mut out = BytesMut::with_capacity(64);

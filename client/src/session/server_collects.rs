@@ -47,16 +47,12 @@ impl Session {
         let request = CollectRequest {
             parts: entries.iter().map(|entry| (entry.partition, low(&entry.low))).collect(),
             high,
-            reverse: range.reverse,
-            keys_only: range.keys_only,
-            count_only: range.count_only,
-            pairs_max: range.pairs_max,
-            bytes_max: range.bytes_max,
+            scan: range.scan,
             credit: self.config.range_credit,
         };
         request.encode(self.peers[peer].asks(), stream);
         let mut partitions: VecDeque<_> = request.parts.iter().map(|(partition, _)| *partition).collect();
-        if range.reverse {
+        if range.scan.reverse {
             partitions.make_contiguous().reverse();
         }
         let kind = RangeProgress::over(key, partitions, request.credit);

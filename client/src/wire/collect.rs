@@ -15,12 +15,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::Value;
 
 use super::frame::{Kind, begin_frame, end_frame};
+use super::scan::{ScanOptions, put_bound};
 use super::varint::{Reader, WireError, put_varint};
 use super::{COLLECT_PARTS_MAX, KEY_BYTES_MAX, PartitionId};
 
-const REVERSE: u8 = 1;
-const KEYS_ONLY: u8 = 2;
-const COUNT: u8 = 4;
+/// Beside those of [`ScanOptions`].
 const HIGH: u8 = 8;
 
 /// A range over several partitions, for a node that has a replica of each.
@@ -30,16 +29,8 @@ pub struct CollectRequest {
     pub parts: Vec<(PartitionId, Value)>,
     /// First key beyond; none: to the end of the last partition.
     pub high: Option<Value>,
-    /// From the high end down.
-    pub reverse: bool,
-    /// Leaves the values out.
-    pub keys_only: bool,
-    /// Sends no pairs, only how many there are (limits apply).
-    pub count_only: bool,
-    /// Pairs at most; 0: no limit.
-    pub pairs_max: u64,
-    /// Bytes of keys and values at most, though at least one pair; 0: no limit.
-    pub bytes_max: u64,
+    /// How it is read.
+    pub scan: ScanOptions,
     /// Bytes of parts that may come before the client sends `Credit`. A chunk may overdraw it, the next one waits.
     pub credit: u32,
 }
@@ -54,19 +45,12 @@ impl CollectRequest {
         (&self.parts[part].1, high)
     }
 
-    /// Appends a `Collect` frame. There are two to [`GATHER_PARTS_MAX`] parts, and they fit a frame: the caller has
+    /// Appends a `Collect` frame. There are two to [`COLLECT_PARTS_MAX`] parts, and they fit a frame: the caller has
     /// checked.
     pub fn encode(&self, out: &mut BytesMut, stream: u32) {
         let start = begin_frame(out, Kind::Collect, stream);
-        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-        out.put_u8(
-            flag(self.reverse, REVERSE)
-                | flag(self.keys_only, KEYS_ONLY)
-                | flag(self.count_only, COUNT)
-                | flag(self.high.is_some(), HIGH),
-        );
-        put_varint(out, self.pairs_max);
-        put_varint(out, self.bytes_max);
+        out.put_u8(self.scan.flags() | if self.high.is_some() { HIGH } else { 0 });
+        self.scan.put_limits(out);
         put_varint(out, u64::from(self.credit));
         put_varint(out, self.parts.len() as u64);
         for (partition, low) in &self.parts {
@@ -82,10 +66,11 @@ impl CollectRequest {
     pub(super) fn decode(body: &Bytes) -> Result<CollectRequest, WireError> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
-        if flags & !(REVERSE | KEYS_ONLY | COUNT | HIGH) != 0 {
+        if flags & !(ScanOptions::FLAGS | HIGH) != 0 {
             return Err(WireError::Unknown { what: "collect flag", value: u64::from(flags) });
         }
-        let (pairs_max, bytes_max, credit) = (reader.varint()?, reader.varint()?, reader.varint_u32()?);
+        let scan = ScanOptions::read(flags, &mut reader)?;
+        let credit = reader.varint_u32()?;
         let count = reader.varint_u32()?;
         if count as usize > COLLECT_PARTS_MAX {
             return Err(WireError::Limit { what: "parts", value: u64::from(count), max: COLLECT_PARTS_MAX as u64 });
@@ -99,22 +84,8 @@ impl CollectRequest {
         }
         let high = if flags & HIGH != 0 { Some(read_bound(&mut reader)?) } else { None };
         reader.finish()?;
-        Ok(CollectRequest {
-            parts,
-            high,
-            reverse: flags & REVERSE != 0,
-            keys_only: flags & KEYS_ONLY != 0,
-            count_only: flags & COUNT != 0,
-            pairs_max,
-            bytes_max,
-            credit,
-        })
+        Ok(CollectRequest { parts, high, scan, credit })
     }
-}
-
-fn put_bound(out: &mut BytesMut, bound: &Value) {
-    put_varint(out, bound.len() as u64);
-    out.put_slice(bound);
 }
 
 /// A bound may be one byte longer than a key: the first key behind the longest one.

@@ -20,16 +20,15 @@ use std::collections::BTreeSet;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::frame::{BODY_BYTES_MAX, Kind, begin_frame, end_frame};
+use super::scan::{ScanOptions, put_bound};
 use super::varint::{Reader, WireError, put_varint};
 use super::{KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId, Ticket};
 
-const QUERY_REVERSE: u8 = 1;
-const QUERY_KEYS_ONLY: u8 = 2;
-const QUERY_COUNT: u8 = 4;
+// Beside those of [`ScanOptions`].
 const QUERY_HIGH: u8 = 8;
 const QUERY_LEADERS: u8 = 16;
 const QUERY_SPREAD: u8 = 32;
-const QUERY_FLAGS: u8 = QUERY_REVERSE | QUERY_KEYS_ONLY | QUERY_COUNT | QUERY_HIGH | QUERY_LEADERS | QUERY_SPREAD;
+const QUERY_FLAGS: u8 = ScanOptions::FLAGS | QUERY_HIGH | QUERY_LEADERS | QUERY_SPREAD;
 const PLAN_HIGH: u8 = 1;
 
 /// Up to so many parts are looked through one by one.
@@ -44,11 +43,6 @@ pub(super) fn put_ticket(out: &mut BytesMut, ticket: Ticket) {
 pub(super) fn read_ticket(reader: &mut Reader<'_>) -> Result<Ticket, WireError> {
     let (round, replica) = (reader.varint()?, ReplicaId(reader.varint_u32()?));
     Ok(Ticket { round, replica, n: reader.varint()? })
-}
-
-fn put_bound(out: &mut BytesMut, bound: &[u8]) {
-    put_varint(out, bound.len() as u64);
-    out.put_slice(bound);
 }
 
 /// A bound may be one byte longer than a key: the first key behind the longest one.
@@ -66,22 +60,14 @@ pub struct QueryRequest {
     pub low: Bytes,
     /// First key beyond; none: to the end of the key space.
     pub high: Option<Bytes>,
-    /// Each part from the high end down.
-    pub reverse: bool,
-    /// Leaves the values out.
-    pub keys_only: bool,
-    /// Sends no pairs, only how many there are (limits apply).
-    pub count_only: bool,
+    /// How each part is read. The limits are for each part; the client cuts the whole.
+    pub scan: ScanOptions,
     /// Only leaders serve its parts: an attempt before came to nothing, perhaps because a replica that had been drawn
     /// is out of reach. Leaders are not, having placed the ticket.
     pub from_leaders: bool,
     /// All replicas share in serving the parts. Else leaders do: they know first what is decided, and nobody has to be
     /// told.
     pub spread: bool,
-    /// Pairs at most, in each part; 0: no limit. The client cuts the whole.
-    pub pairs_max: u64,
-    /// Bytes of keys and values at most, though at least one pair, in each part; 0: no limit.
-    pub bytes_max: u64,
     /// Bytes of each part that may come before the client sends `PartCredit`. A chunk may overdraw it.
     pub credit: u32,
 }
@@ -92,16 +78,13 @@ impl QueryRequest {
         let start = begin_frame(out, Kind::RangeQuery, stream);
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         out.put_u8(
-            flag(self.reverse, QUERY_REVERSE)
-                | flag(self.keys_only, QUERY_KEYS_ONLY)
-                | flag(self.count_only, QUERY_COUNT)
+            self.scan.flags()
                 | flag(self.high.is_some(), QUERY_HIGH)
                 | flag(self.from_leaders, QUERY_LEADERS)
                 | flag(self.spread, QUERY_SPREAD),
         );
         put_varint(out, u64::from(self.query));
-        put_varint(out, self.pairs_max);
-        put_varint(out, self.bytes_max);
+        self.scan.put_limits(out);
         put_varint(out, u64::from(self.credit));
         for bound in std::iter::once(&self.low).chain(&self.high) {
             put_bound(out, bound);
@@ -116,7 +99,8 @@ impl QueryRequest {
             return Err(WireError::Unknown { what: "query flag", value: u64::from(flags) });
         }
         let query = reader.varint_u32()?;
-        let (pairs_max, bytes_max, credit) = (reader.varint()?, reader.varint()?, reader.varint_u32()?);
+        let scan = ScanOptions::read(flags, &mut reader)?;
+        let credit = reader.varint_u32()?;
         let low = read_bound(&mut reader, body)?;
         let high = if flags & QUERY_HIGH != 0 { Some(read_bound(&mut reader, body)?) } else { None };
         reader.finish()?;
@@ -127,13 +111,9 @@ impl QueryRequest {
             query,
             low,
             high,
-            reverse: flags & QUERY_REVERSE != 0,
-            keys_only: flags & QUERY_KEYS_ONLY != 0,
-            count_only: flags & QUERY_COUNT != 0,
+            scan,
             from_leaders: flags & QUERY_LEADERS != 0,
             spread: flags & QUERY_SPREAD != 0,
-            pairs_max,
-            bytes_max,
             credit,
         })
     }

@@ -9,6 +9,7 @@ use super::entry::{self, Open};
 use super::frame::{Frame, Kind, begin_frame, end_frame};
 use super::pack::Pack;
 use super::query::{QueryRequest, decode_part_credit};
+use super::scan::{ScanOptions, put_bound};
 use super::validate::ValidateRequest;
 use super::varint::{Reader, WireError, put_varint};
 use super::{ClientId, HELLO_BYTES_MAX, KEY_BYTES_MAX, PartitionId, READ_KEYS_MAX, SessionId};
@@ -273,9 +274,8 @@ fn read_key<'a>(reader: &mut Reader<'a>, eight: bool) -> Result<&'a [u8], WireEr
 
 const RANGE_STALE: u8 = 1;
 const RANGE_ANYWHERE: u8 = 2;
-const RANGE_REVERSE: u8 = 4;
-const RANGE_KEYS_ONLY: u8 = 8;
-const RANGE_COUNT: u8 = 16;
+/// Where the flags of [`ScanOptions`] begin.
+const RANGE_SCAN_SHIFT: u32 = 2;
 const RANGE_HIGH: u8 = 32;
 const RANGE_VERSIONED: u8 = 64;
 
@@ -292,12 +292,8 @@ pub struct RangeRequest {
     /// First key beyond; none: to the end of the partition, wherever that is when it is read. A client that wants to be
     /// sure of the end gives it.
     pub high: Option<Value>,
-    /// From the high end down.
-    pub reverse: bool,
-    /// Leaves the values out.
-    pub keys_only: bool,
-    /// Sends no pairs, only how many there are (limits apply).
-    pub count_only: bool,
+    /// How it is read.
+    pub scan: ScanOptions,
     /// As in [`ReadRequest`].
     pub stale: bool,
     /// As in [`ReadRequest`].
@@ -305,10 +301,6 @@ pub struct RangeRequest {
     /// The first part is to bear the range's [`Version`](super::Version). Nothing says that the range is the newest, or
     /// was when it was asked for, before a [`ValidateRequest`] with that version is answered.
     pub versioned: bool,
-    /// Pairs at most; 0: no limit.
-    pub pairs_max: u64,
-    /// Bytes of keys and values at most, though at least one pair; 0: no limit.
-    pub bytes_max: u64,
     /// Bytes of parts that may come before the client sends `Credit`. A chunk may overdraw it, the next one waits.
     pub credit: u32,
 }
@@ -321,14 +313,10 @@ impl RangeRequest {
             partition,
             low: Value::EMPTY,
             high: None,
-            reverse: false,
-            keys_only: false,
-            count_only: false,
+            scan: ScanOptions::default(),
             stale: false,
             anywhere: false,
             versioned: false,
-            pairs_max: 0,
-            bytes_max: 0,
             credit: 0,
         }
     }
@@ -340,19 +328,15 @@ impl RangeRequest {
         out.put_u8(
             flag(self.stale, RANGE_STALE)
                 | flag(self.anywhere, RANGE_ANYWHERE)
-                | flag(self.reverse, RANGE_REVERSE)
-                | flag(self.keys_only, RANGE_KEYS_ONLY)
-                | flag(self.count_only, RANGE_COUNT)
+                | self.scan.flags() << RANGE_SCAN_SHIFT
                 | flag(self.high.is_some(), RANGE_HIGH)
                 | flag(self.versioned, RANGE_VERSIONED),
         );
         put_varint(out, u64::from(self.partition.0));
-        put_varint(out, self.pairs_max);
-        put_varint(out, self.bytes_max);
+        self.scan.put_limits(out);
         put_varint(out, u64::from(self.credit));
         for bound in std::iter::once(&self.low).chain(&self.high) {
-            put_varint(out, bound.len() as u64);
-            out.put_slice(bound);
+            put_bound(out, bound);
         }
         end_frame(out, start);
     }
@@ -364,7 +348,8 @@ impl RangeRequest {
             return Err(WireError::Unknown { what: "range flag", value: u64::from(flags) });
         }
         let partition = PartitionId(reader.varint_u32()?);
-        let (pairs_max, bytes_max, credit) = (reader.varint()?, reader.varint()?, reader.varint_u32()?);
+        let scan = ScanOptions::read(flags >> RANGE_SCAN_SHIFT, &mut reader)?;
+        let credit = reader.varint_u32()?;
         // A bound may be one byte longer than a key: the first key behind the longest one.
         let mut bound = || reader.bytes("bound length", KEY_BYTES_MAX + 1).map(Value::from);
         let low = bound()?;
@@ -374,14 +359,10 @@ impl RangeRequest {
             partition,
             low,
             high,
-            reverse: flags & RANGE_REVERSE != 0,
-            keys_only: flags & RANGE_KEYS_ONLY != 0,
-            count_only: flags & RANGE_COUNT != 0,
+            scan,
             stale: flags & RANGE_STALE != 0,
             anywhere: flags & RANGE_ANYWHERE != 0,
             versioned: flags & RANGE_VERSIONED != 0,
-            pairs_max,
-            bytes_max,
             credit,
         })
     }

@@ -402,14 +402,10 @@ fn begin_query(
             partition: entry.partition,
             low: low[..].into(),
             high: high.as_deref().map(Into::into),
-            reverse: query.reverse,
-            keys_only: query.keys_only,
-            count_only: query.count_only,
+            scan: query.scan,
             stale: false,
             anywhere: true,
             versioned: false,
-            pairs_max: query.pairs_max,
-            bytes_max: query.bytes_max,
             credit: query.credit,
         };
         let partition = cluster.partitions.iter_mut().find(|found| found.id == entry.partition).unwrap();
@@ -436,20 +432,20 @@ fn begin_range(partition: &ModelPartition, stream: u32, range: &RangeRequest) ->
     let inside = |key: &[u8]| key >= &range.low[..] && range.high.as_ref().is_none_or(|high| key < &high[..]);
     let found = partition.data.iter().filter(|(key, _)| inside(key));
     let mut pairs: Vec<_> = found.map(|(key, value)| (key.clone(), value.clone())).collect();
-    if range.reverse {
+    if range.scan.reverse {
         pairs.reverse();
     }
-    let limited = range.pairs_max > 0 && pairs.len() as u64 > range.pairs_max;
+    let limited = range.scan.pairs_max > 0 && pairs.len() as u64 > range.scan.pairs_max;
     if limited {
-        pairs.truncate(range.pairs_max as usize);
+        pairs.truncate(range.scan.pairs_max as usize);
     }
-    let counted = range.count_only.then_some(pairs.len() as u64);
-    if range.count_only {
+    let counted = range.scan.count_only.then_some(pairs.len() as u64);
+    if range.scan.count_only {
         pairs.clear();
     }
     let position = Position { partition: partition.id, instance: partition.instance, index: 0 };
     let version = range.versioned.then(|| version_of(partition));
-    let head = PartHead { stream, position, ticket: None, version, keys_only: range.keys_only };
+    let head = PartHead { stream, position, ticket: None, version, keys_only: range.scan.keys_only };
     Sending { pairs, sent: 0, number: 0, credit: i64::from(range.credit), unread: 0, head, limited, counted }
 }
 

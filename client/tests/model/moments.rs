@@ -60,13 +60,13 @@ impl World {
         let numbered = parts.iter().zip(0..).all(|(part, number)| part.number == number);
         assert!(numbered || parts.iter().all(|part| part.end.is_some()), "token {token}");
         let given: Vec<(&[u8], &[u8])> = parts.iter().flat_map(Part::pairs).collect();
-        let ordered = given.windows(2).all(|pair| (pair[0].0 < pair[1].0) != range.reverse);
+        let ordered = given.windows(2).all(|pair| (pair[0].0 < pair[1].0) != range.scan.reverse);
         assert!(ordered, "token {token}: parts out of order");
-        let full = range.pairs_max > 0 && given.len() as u64 >= range.pairs_max;
+        let full = range.scan.pairs_max > 0 && given.len() as u64 >= range.scan.pairs_max;
         let limited = full || parts.last().unwrap().end == Some(PartEnd::Limited);
         let last = given.last().filter(|_| limited).map(|(key, _)| *key);
         let inside = |key: &[u8]| {
-            let behind = last.is_some_and(|last| if range.reverse { key < last } else { key > last });
+            let behind = last.is_some_and(|last| if range.scan.reverse { key < last } else { key > last });
             key >= &range.low[..] && range.high.as_ref().is_none_or(|high| key < &high[..]) && !behind
         };
         let mut now: Pairs = BTreeMap::new();

@@ -294,11 +294,11 @@ impl World {
             let of = |key: &[u8]| key >= &low[..] && high.is_none_or(|high| key < &high[..]);
             let found = partition.data.iter().filter(|(key, _)| of(key));
             let mut pairs: Pairs = found.map(|(key, value)| (key.clone(), value.clone())).collect();
-            if range.reverse {
+            if range.scan.reverse {
                 pairs.reverse();
             }
             let position = Position { partition: *id, instance: partition.instance, index: 0 };
-            let head = PartHead { stream, position, ticket: None, version: None, keys_only: range.keys_only };
+            let head = PartHead { stream, position, ticket: None, version: None, keys_only: range.scan.keys_only };
             parts.push((head, pairs));
         }
         if self.rng.chance(self.chaos.busy) || !self.validates {
@@ -310,10 +310,11 @@ impl World {
             };
             return self.refuse(connection, stream, &refusal);
         }
-        if range.reverse {
+        if range.scan.reverse {
             parts.reverse();
         }
-        let (mut left, mut limited) = (if range.pairs_max > 0 { range.pairs_max as usize } else { usize::MAX }, false);
+        let (mut left, mut limited) =
+            (if range.scan.pairs_max > 0 { range.scan.pairs_max as usize } else { usize::MAX }, false);
         parts.retain_mut(|(_, pairs)| {
             let wanted = !limited;
             limited |= pairs.len() >= left;
@@ -362,23 +363,23 @@ impl World {
             .filter(|(key, _)| key[..] >= range.low[..] && range.high.as_ref().is_none_or(|high| key[..] < high[..]))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
-        if range.reverse {
+        if range.scan.reverse {
             pairs.reverse();
         }
-        let limited = range.pairs_max > 0 && pairs.len() as u64 >= range.pairs_max;
+        let limited = range.scan.pairs_max > 0 && pairs.len() as u64 >= range.scan.pairs_max;
         if limited {
-            pairs.truncate(range.pairs_max as usize);
+            pairs.truncate(range.scan.pairs_max as usize);
         }
         let (mut bytes, all) = (0, pairs.len());
         pairs.retain(|(key, value)| {
-            let room = !range.versioned || bytes < range.bytes_max;
+            let room = !range.versioned || bytes < range.scan.bytes_max;
             bytes += (key.len() + value.len()) as u64;
             room
         });
         let limited = limited || pairs.len() < all;
         let position = Position { partition: partition.id, instance: partition.instance, index: 0 };
         let version = range.versioned.then(|| version_of(partition, node));
-        let head = PartHead { stream, position, ticket: None, version, keys_only: range.keys_only };
+        let head = PartHead { stream, position, ticket: None, version, keys_only: range.scan.keys_only };
         let (credit, behind) = (i64::from(range.credit), Vec::new());
         let state = RangeState { pairs, sent: 0, number: 0, credit, head, limited, before: 0, behind };
         self.ranges.insert((connection, stream), state);

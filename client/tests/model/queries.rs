@@ -234,11 +234,11 @@ impl World {
         let inside = |key: &[u8]| key >= &part.low[..] && part.high.as_ref().is_none_or(|high| key < &high[..]);
         let pairs = partition.data.iter().filter(|(key, _)| inside(key));
         let mut pairs: Vec<_> = pairs.map(|(key, value)| (key.clone(), value.clone())).collect();
-        if tried.request.reverse {
+        if tried.request.scan.reverse {
             pairs.reverse();
         }
         let (query, credit) = (tried.request.query, i64::from(tried.request.credit));
-        let pairs_max = tried.request.pairs_max as usize;
+        let pairs_max = tried.request.scan.pairs_max as usize;
         self.queries.tickets.get_mut(&n).unwrap().seen.insert(id, (instance, pairs.clone()));
         let limited = pairs_max > 0 && pairs.len() >= pairs_max;
         if limited {
@@ -384,7 +384,7 @@ impl World {
         let Some(ticket) = parts.first().and_then(|part| part.ticket) else { return };
         let tried = &self.queries.tickets[&ticket.n];
         let mut order: Vec<&SubRange> = tried.parts.iter().collect();
-        if tried.request.reverse {
+        if tried.request.scan.reverse {
             order.reverse();
         }
         let (mut left, mut pairs) = (parts, 0);
@@ -402,7 +402,7 @@ impl World {
             pairs += found.len() as u64;
             let end = mine.last().and_then(|part| part.end);
             if end == Some(PartEnd::Limited) {
-                assert_eq!(found.len() as u64, tried.request.pairs_max);
+                assert_eq!(found.len() as u64, tried.request.scan.pairs_max);
                 assert!(left.is_empty(), "token {token}: something follows what a limit ended");
                 break;
             }

@@ -8,7 +8,7 @@ use coppice_client::config::Config;
 use coppice_client::error::Error;
 use coppice_client::session::{Effect, Input, Request, Session, SubmitError};
 use coppice_client::time::Time;
-use coppice_client::wire::ClientId;
+use coppice_client::wire::{ClientId, ScanOptions};
 
 use super::World;
 
@@ -82,11 +82,7 @@ pub fn range_call(low: Bytes, high: Option<Bytes>, reverse: bool) -> RangeCall {
     RangeCall {
         low: low[..].into(),
         high: high.as_deref().map(Into::into),
-        reverse,
-        keys_only: false,
-        count_only: false,
-        pairs_max: 0,
-        bytes_max: 0,
+        scan: ScanOptions { reverse, ..ScanOptions::default() },
         mode: ReadMode::Leader,
     }
 }

@@ -209,7 +209,7 @@ impl State {
         let instance = self.instances[range.partition.0 as usize - 1];
         let position = Position { partition: range.partition, instance, index: 0 };
         let head = PartHead { stream, position, ticket: None, version: None, keys_only: false };
-        let limit = if range.pairs_max == 0 { usize::MAX } else { range.pairs_max as usize };
+        let limit = if range.scan.pairs_max == 0 { usize::MAX } else { range.scan.pairs_max as usize };
         let pairs: Vec<_> = tree.range(&bounds).take(limit).collect();
         let eight = pairs.iter().all(|(key, value)| key.as_slice().len() == 8 && value.len() == 8);
         let (mut sent, mut number) = (0, 0);

@@ -138,7 +138,7 @@ impl Gathers {
                 let bounds = |&(id, place): &Place| {
                     let range = &self.gather(id)?.range;
                     let (low, high) = range.bounds(place as usize);
-                    Some(Bounds { low: low.clone(), high: high.cloned(), reverse: range.reverse })
+                    Some(Bounds { low: low.clone(), high: high.cloned(), reverse: range.scan.reverse })
                 };
                 let request = Request::Readings(places.iter().filter_map(bounds).collect());
                 acts.push(self.ask(now, (partition, places), request));
@@ -250,7 +250,7 @@ impl Gathers {
     fn finish(&mut self, id: u64, acts: &mut Vec<Act>) {
         let Some(Gather { origin, range, collect, .. }) = self.take(id) else { return };
         let mut parts: Vec<_> = collect.into_parts().map(|read| (read.position, read.data)).collect();
-        if range.reverse {
+        if range.scan.reverse {
             parts.reverse();
         }
         let partition = range.parts[0].0;

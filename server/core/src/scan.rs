@@ -4,7 +4,9 @@
 use bytes::BytesMut;
 use coppice_btree::{Cursor, Direction, FixedBuffer, Run, VariableRun};
 use coppice_client::wire::part::PartHead;
-use coppice_client::wire::{CollectRequest, PartEnd, PartWriter, PartitionId, Position, RangeRequest, Ticket, Version};
+use coppice_client::wire::{
+    CollectRequest, PartEnd, PartWriter, PartitionId, Position, RangeRequest, ScanOptions, Ticket, Version,
+};
 use coppice_ordering::Instance;
 
 use crate::multicast::PartitionQuery;
@@ -15,18 +17,13 @@ const COUNT_PAIRS: u64 = 4_096;
 /// What is sent of a range, and how much of it unasked.
 #[derive(Clone, Copy)]
 pub struct Terms {
-    keys_only: bool,
-    count_only: bool,
-    /// 0: no limit.
-    pairs_max: u64,
-    /// 0: no limit.
-    bytes_max: u64,
+    scan: ScanOptions,
     credit: u32,
 }
 
 impl Terms {
     fn is_reached(self, sum: Sum) -> bool {
-        (self.pairs_max > 0 && sum.pairs >= self.pairs_max) || (self.bytes_max > 0 && sum.bytes >= self.bytes_max)
+        self.scan.is_reached(sum.pairs, sum.bytes)
     }
 
     /// How many more pairs of eight bytes and eight it takes to reach a limit.
@@ -35,7 +32,7 @@ impl Terms {
             0 => u64::MAX,
             _ => max.saturating_sub(now).div_ceil(each),
         };
-        let words = left(self.pairs_max, sum.pairs, 1).min(left(self.bytes_max, sum.bytes, WORDS_BYTES));
+        let words = left(self.scan.pairs_max, sum.pairs, 1).min(left(self.scan.bytes_max, sum.bytes, WORDS_BYTES));
         usize::try_from(words).unwrap_or(usize::MAX)
     }
 }
@@ -64,22 +61,19 @@ impl Sum {
 
 impl From<Box<RangeRequest>> for Terms {
     fn from(range: Box<RangeRequest>) -> Terms {
-        let RangeRequest { keys_only, count_only, pairs_max, bytes_max, credit, .. } = *range;
-        Terms { keys_only, count_only, pairs_max, bytes_max, credit }
+        Terms { scan: range.scan, credit: range.credit }
     }
 }
 
 impl From<&CollectRequest> for Terms {
     fn from(range: &CollectRequest) -> Terms {
-        let CollectRequest { keys_only, count_only, pairs_max, bytes_max, credit, .. } = *range;
-        Terms { keys_only, count_only, pairs_max, bytes_max, credit }
+        Terms { scan: range.scan, credit: range.credit }
     }
 }
 
 impl From<&PartitionQuery> for Terms {
     fn from(partition_query: &PartitionQuery) -> Terms {
-        let PartitionQuery { keys_only, count_only, pairs_max, bytes_max, credit, .. } = *partition_query;
-        Terms { keys_only, count_only, pairs_max, bytes_max, credit }
+        Terms { scan: partition_query.scan, credit: partition_query.credit }
     }
 }
 
@@ -168,7 +162,7 @@ impl RangeJob {
 
     /// Appends the next chunk as a frame; `true`: it was the last one.
     pub fn send(&mut self, stream: u32, out: &mut BytesMut) -> bool {
-        if self.terms.count_only {
+        if self.terms.scan.count_only {
             return self.count(stream, out);
         }
         let head = self.head(stream);
@@ -239,7 +233,8 @@ impl RangeJob {
     }
 
     fn head(&self, stream: u32) -> PartHead {
-        let RangeJob { position, ticket, version, terms: Terms { keys_only, .. }, .. } = *self;
+        let RangeJob { position, ticket, version, terms: Terms { scan: ScanOptions { keys_only, .. }, .. }, .. } =
+            *self;
         PartHead { stream, position, ticket, version, keys_only }
     }
 
@@ -311,7 +306,7 @@ mod tests {
     }
 
     fn terms(pairs_max: u64, bytes_max: u64) -> Terms {
-        Terms { keys_only: false, count_only: false, pairs_max, bytes_max, credit: u32::MAX }
+        Terms { scan: ScanOptions { pairs_max, bytes_max, ..ScanOptions::default() }, credit: u32::MAX }
     }
 
     /// All that a range sends: its pairs, and what its last chunk says.
@@ -328,7 +323,7 @@ mod tests {
             let part = Part::decode(&frame.body).expect("a chunk of ours");
             assert!(end.is_none() && part.number == number && frame.body.len() <= PART_BYTES + 64);
             pairs.extend(part.pairs().map(|(key, value)| (key.to_vec(), value.to_vec())));
-            assert!(terms.count_only || part.pairs_so_far == pairs.len() as u64);
+            assert!(terms.scan.count_only || part.pairs_so_far == pairs.len() as u64);
             number += 1;
             end = part.end.map(|end| (part.pairs_so_far, end));
         }
@@ -356,10 +351,18 @@ mod tests {
                         let what = format!("{count} {wide} {direction:?} {pairs_max} {bytes_max}");
                         let sum = expected.len() as u64;
                         assert!(send(&tree, direction, terms) == (expected.clone(), sum, end), "{what}");
-                        let counted = send(&tree, direction, Terms { count_only: true, ..terms });
+                        let counted = send(
+                            &tree,
+                            direction,
+                            Terms { scan: ScanOptions { count_only: true, ..terms.scan }, ..terms },
+                        );
                         assert!(counted == (Pairs::new(), sum, end), "{what}");
                         expected.iter_mut().for_each(|(_, value)| value.clear());
-                        let keys = send(&tree, direction, Terms { keys_only: true, ..terms });
+                        let keys = send(
+                            &tree,
+                            direction,
+                            Terms { scan: ScanOptions { keys_only: true, ..terms.scan }, ..terms },
+                        );
                         assert!(keys == (expected, sum, end), "{what}");
                     }
                 }

@@ -332,11 +332,7 @@ mod tests {
             replica: ReplicaId(2),
             low: Bytes::from("a"),
             high: None,
-            reverse: false,
-            keys_only: false,
-            count_only: false,
-            pairs_max: 0,
-            bytes_max: 0,
+            scan: Default::default(),
             credit: 0,
         };
         let asked = |bytes| Work::Queries(vec![SubQuery { query: QueryId(1), bytes }]);

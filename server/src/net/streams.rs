@@ -172,7 +172,7 @@ impl<K: Copy + Ord> Streams<K> {
 mod tests {
     use coppice_btree::{Direction, KeyRange, Tree};
     use coppice_client::wire::{
-        ClientId, Frame, FrameDecoder, Part, PartEnd, PartitionId, Position, ReplicaId, Ticket,
+        ClientId, Frame, FrameDecoder, Part, PartEnd, PartitionId, Position, ReplicaId, ScanOptions, Ticket,
     };
     use coppice_core::multicast::PartitionQuery;
 
@@ -199,11 +199,7 @@ mod tests {
             replica: coppice_ordering::ReplicaId(1),
             low: Default::default(),
             high: None,
-            reverse: false,
-            keys_only: false,
-            count_only,
-            pairs_max: 0,
-            bytes_max: 0,
+            scan: ScanOptions { count_only, ..ScanOptions::default() },
             credit,
         };
         let position = Position { partition: PartitionId(1), instance: 5, index: 0 };

@@ -13,7 +13,8 @@ use coppice_client::wire::{
     HelloOk, Kind, Limits, MapGet, MapReply, MapVersion, NodeId, NodeIdentity, NodeStatus, OpenRequest, PackWriter,
     Part, PartCursor, PartEnd, PartWriter, PartitionId, PartitionStatus, Position, QueryCompleted, QueryPlan,
     QueryRequest, RangeRequest, ReadRequest, Refusal, ReplicaId, ReplicaStatus, Replies, RepliesWriter, Request,
-    SessionId, Status, StatusGet, SubRange, Ticket, ValidateRequest, Version, encode_part_cancel, encode_part_credit,
+    ScanOptions, SessionId, Status, StatusGet, SubRange, Ticket, ValidateRequest, Version, encode_part_cancel,
+    encode_part_credit,
 };
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::{Directory, DirectoryState};
@@ -111,15 +112,16 @@ pub fn requests_of(partition: PartitionId, session: SessionId) -> Vec<Shape> {
         low: Value::from(&b"a"[..]),
         high: Some(Value::from(&b"n"[..])),
         versioned: true,
-        pairs_max: 1 << 40,
+        scan: ScanOptions { pairs_max: 1 << 40, ..ScanOptions::default() },
         credit: 65_536,
         ..RangeRequest::whole(partition)
     };
     range.encode(&mut out, 1);
     keep(&mut out, "b v v v v l l");
-    RangeRequest { high: None, reverse: true, stale: true, ..range.clone() }.encode(&mut out, 1);
+    RangeRequest { high: None, scan: ScanOptions { reverse: true, ..range.scan }, stale: true, ..range.clone() }
+        .encode(&mut out, 1);
     keep(&mut out, "b v v v v l");
-    RangeRequest { anywhere: true, count_only: true, ..range }.encode(&mut out, 1);
+    RangeRequest { anywhere: true, scan: ScanOptions { count_only: true, ..range.scan }, ..range }.encode(&mut out, 1);
     keep(&mut out, "b v v v v l l");
     RangeRequest::encode_credit(&mut out, 1, 70_000);
     keep(&mut out, "v");
@@ -132,22 +134,17 @@ pub fn requests_of(partition: PartitionId, session: SessionId) -> Vec<Shape> {
     ValidateRequest::encode(&mut out, 1, (partition, true), asked.into_iter());
     keep(&mut out, "b v c(?<0:vvvvl|1:vvvvll>)");
     let parts = vec![(PartitionId(1), Value::EMPTY), (PartitionId(2), Value::from(&b"\x80"[..]))];
-    let (reverse, keys_only, count_only) = (false, true, false);
+    let scan = ScanOptions { keys_only: true, pairs_max: 9, bytes_max: 1 << 40, ..ScanOptions::default() };
     let high = Some(Value::from(&b"\xf0"[..]));
-    CollectRequest { parts, high, reverse, keys_only, count_only, pairs_max: 9, bytes_max: 1 << 40, credit: 65_536 }
-        .encode(&mut out, 1);
+    CollectRequest { parts, high, scan, credit: 65_536 }.encode(&mut out, 1);
     keep(&mut out, "b v v v c(vl) l");
     let query = QueryRequest {
         query: 7,
         low: Bytes::new(),
         high: Some(Bytes::from_static(b"\xf0")),
-        reverse: false,
-        keys_only: false,
-        count_only: true,
+        scan: ScanOptions { count_only: true, pairs_max: 1 << 40, ..ScanOptions::default() },
         from_leaders: false,
         spread: true,
-        pairs_max: 1 << 40,
-        bytes_max: 0,
         credit: 65_536,
     };
     query.encode(&mut out, 1);

@@ -5,7 +5,7 @@ use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, R
 use coppice_client::wire::{
     AdminError, AdminReply, AdminRequest, ChangeId as WireChangeId, ClusterId, Frame, FrameDecoder, Grant, MapReply,
     MapVersion, NodeId, PartitionId, Refusal, ReplicaId as WireReplicaId, ReshapeRequest, Role as UserRole,
-    Shape as Reshaping, Ticket as WireTicket, UserChange,
+    ScanOptions, Shape as Reshaping, Ticket as WireTicket, UserChange,
 };
 use coppice_core::access::Users;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
@@ -206,18 +206,14 @@ pub fn share(low: &'static str, high: Option<&'static str>) -> PartitionQuery {
         replica: ReplicaId(2),
         low: Bytes::from_static(low.as_bytes()),
         high: high.map(|high| Bytes::from_static(high.as_bytes())),
-        reverse: true,
-        keys_only: false,
-        count_only: true,
-        pairs_max: 1 << 40,
-        bytes_max: 0,
+        scan: ScanOptions { reverse: true, count_only: true, pairs_max: 1 << 40, ..ScanOptions::default() },
         credit: 65_536,
     }
 }
 
 pub fn shares() -> Vec<Shape> {
     let bounded = share("grape", Some("melon"));
-    let open = PartitionQuery { high: None, reverse: false, ..bounded.clone() };
+    let open = PartitionQuery { high: None, scan: ScanOptions { reverse: false, ..bounded.scan }, ..bounded.clone() };
     [bounded, open].iter().map(|share| parse(SHARE, &share.encode())).collect()
 }
 

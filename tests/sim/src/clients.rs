@@ -11,7 +11,7 @@ use coppice_client::config::Config;
 use coppice_client::error::Error;
 use coppice_client::session::{CallKey, Effect, Input, Request, Session, SubmitError};
 use coppice_client::time::Time;
-use coppice_client::wire::{ClientId, Part, Position};
+use coppice_client::wire::{ClientId, Part, Position, ScanOptions};
 
 use super::account::End;
 use super::doors::Line;
@@ -261,7 +261,7 @@ impl World {
         let patience = if impatient { MS + each.random.below(3_000 * MS as usize) as Nanos } else { FOREVER };
         let (command, limit) = match &request {
             Request::Command(command) => (Some(command.clone()), 0),
-            Request::Range(range) => (None, range.pairs_max as usize),
+            Request::Range(range) => (None, range.scan.pairs_max as usize),
             _ => (None, 0),
         };
         let reads = matches!(call, Call::Get { .. } | Call::Range { .. });
@@ -507,9 +507,9 @@ fn mode(random: &mut Random) -> ReadMode {
 
 fn range(low: Bytes, high: Option<Bytes>, limit: u32, reverse: bool, mode: ReadMode) -> (Request, Call<'static>, bool) {
     let call = Call::Range { low: text(&low), high: high.as_deref().map(text), limit, reverse };
-    let pairs_max = u64::from(limit);
+    let scan = ScanOptions { reverse, pairs_max: u64::from(limit), ..ScanOptions::default() };
     let (low, high) = (low[..].into(), high.as_deref().map(Into::into));
-    let range = RangeCall { low, high, reverse, keys_only: false, count_only: false, pairs_max, bytes_max: 0, mode };
+    let range = RangeCall { low, high, scan, mode };
     (Request::Range(range), call, mode == ReadMode::Stale)
 }
 

@@ -11,6 +11,7 @@ use coppice_client::command::{Answer, Command, Operation, Output, RangeCall, Rea
 use coppice_client::error::Error;
 use coppice_client::map::PartitionMap;
 use coppice_client::session::Request as Call;
+use coppice_client::wire::ScanOptions;
 use tokio::runtime::Runtime;
 
 use super::super::Nanos;
@@ -112,16 +113,7 @@ pub fn spans(options: &Options, border: &[u8]) -> Result<(), String> {
 }
 
 fn range(low: Value, high: Option<Value>, pairs_max: u64) -> RangeCall {
-    RangeCall {
-        low,
-        high,
-        reverse: false,
-        keys_only: false,
-        count_only: false,
-        pairs_max,
-        bytes_max: 0,
-        mode: ReadMode::Leader,
-    }
+    RangeCall { low, high, scan: ScanOptions { pairs_max, ..ScanOptions::default() }, mode: ReadMode::Leader }
 }
 
 /// A pair's bytes.

@@ -17,7 +17,7 @@ use coppice_client::config::Config;
 use coppice_client::error::{Error, Reason};
 use coppice_client::session::{Request as Call, Session};
 use coppice_client::tls::Tls;
-use coppice_client::wire::{ClientId, Part};
+use coppice_client::wire::{ClientId, Part, ScanOptions};
 use driver::{Driver, Told};
 use recording::Recording;
 use tokio::runtime::Runtime;
@@ -143,11 +143,7 @@ impl Native {
                 return Call::Range(RangeCall {
                     low: key(*low),
                     high: high.map(key),
-                    reverse: false,
-                    keys_only: false,
-                    count_only: false,
-                    pairs_max: u64::from(*limit),
-                    bytes_max: 0,
+                    scan: ScanOptions { pairs_max: u64::from(*limit), ..ScanOptions::default() },
                     mode: self.reads,
                 });
             }

@@ -1,7 +1,7 @@
 //! Gathers over replicas that are played by hand: each a tree, and a count of its changes.
 
 use coppice_btree::{Direction, KeyRange, Tree, Value};
-use coppice_client::wire::{FrameDecoder, Part, PartEnd, ReplicaId, Version};
+use coppice_client::wire::{FrameDecoder, Part, PartEnd, ReplicaId, ScanOptions, Version};
 use coppice_ordering::Instance;
 use proptest::prelude::*;
 
@@ -53,11 +53,7 @@ fn all(partitions: &[u32], reverse: bool) -> CollectRequest {
     CollectRequest {
         parts: partitions.iter().map(low).collect(),
         high: None,
-        reverse,
-        keys_only: false,
-        count_only: false,
-        pairs_max: 0,
-        bytes_max: 0,
+        scan: ScanOptions { reverse, ..ScanOptions::default() },
         credit: u32::MAX,
     }
 }

@@ -5,13 +5,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::Value;
 use coppice_client::map::Entry;
 use coppice_client::wire::{
-    ClientId, NodeId, PartitionId, QueryRequest, RangeRequest, Reader, SubRange, WireError, put_varint,
+    ClientId, NodeId, PartitionId, QueryRequest, RangeRequest, Reader, ScanOptions, SubRange, WireError, put_varint,
 };
 use coppice_ordering::ReplicaId;
 
-const REVERSE: u8 = 1;
-const KEYS_ONLY: u8 = 2;
-const COUNT_ONLY: u8 = 4;
+/// Beside the flags of [`ScanOptions`].
 const HIGH: u8 = 8;
 
 /// A bound of a range: the longest key and one byte, which makes it the first key behind.
@@ -34,16 +32,8 @@ pub struct PartitionQuery {
     pub low: Bytes,
     /// First key beyond; none: the end of the key space.
     pub high: Option<Bytes>,
-    /// From the high end down.
-    pub reverse: bool,
-    /// Leaves the values out.
-    pub keys_only: bool,
-    /// Sends only how many pairs there are.
-    pub count_only: bool,
-    /// So many pairs at most; 0: no limit.
-    pub pairs_max: u64,
-    /// So many bytes at most; 0: no limit.
-    pub bytes_max: u64,
+    /// How it is read.
+    pub scan: ScanOptions,
     /// Bytes that may be sent unasked.
     pub credit: u32,
 }
@@ -69,11 +59,7 @@ impl PartitionQuery {
             replica,
             low,
             high,
-            reverse: request.reverse,
-            keys_only: request.keys_only,
-            count_only: request.count_only,
-            pairs_max: request.pairs_max,
-            bytes_max: request.bytes_max,
+            scan: request.scan,
             credit: request.credit,
         };
         (partition_query, part)
@@ -101,13 +87,7 @@ impl PartitionQuery {
     }
 
     fn append_to(&self, out: &mut BytesMut) {
-        let flag = |on: bool, flag: u8| if on { flag } else { 0 };
-        out.put_u8(
-            flag(self.reverse, REVERSE)
-                | flag(self.keys_only, KEYS_ONLY)
-                | flag(self.count_only, COUNT_ONLY)
-                | flag(self.high.is_some(), HIGH),
-        );
+        out.put_u8(self.scan.flags() | if self.high.is_some() { HIGH } else { 0 });
         out.put_u64_le(self.client.0);
         put_varint(out, u64::from(self.query));
         put_varint(out, u64::from(self.replica.0));
@@ -115,8 +95,7 @@ impl PartitionQuery {
             put_varint(out, bound.len() as u64);
             out.extend_from_slice(bound);
         }
-        put_varint(out, self.pairs_max);
-        put_varint(out, self.bytes_max);
+        self.scan.put_limits(out);
         put_varint(out, u64::from(self.credit));
     }
 
@@ -138,7 +117,7 @@ impl PartitionQuery {
     pub fn decode(bytes: &Bytes) -> Result<PartitionQuery, WireError> {
         let mut reader = Reader::new(bytes);
         let flags = reader.u8()?;
-        if flags & !(REVERSE | KEYS_ONLY | COUNT_ONLY | HIGH) != 0 {
+        if flags & !(ScanOptions::FLAGS | HIGH) != 0 {
             return Err(WireError::Unknown { what: "partition query flag", value: u64::from(flags) });
         }
         let client = ClientId(reader.u64()?);
@@ -149,24 +128,10 @@ impl PartitionQuery {
             0 => None,
             _ => Some(bytes.slice_ref(reader.bytes("high bound", BOUND_BYTES_MAX)?)),
         };
-        let (pairs_max, bytes_max) = (reader.varint()?, reader.varint()?);
+        let scan = ScanOptions::read(flags, &mut reader)?;
         let credit = reader.varint_u32()?;
         reader.finish()?;
-        let (reverse, keys_only) = (flags & REVERSE != 0, flags & KEYS_ONLY != 0);
-        let count_only = flags & COUNT_ONLY != 0;
-        Ok(PartitionQuery {
-            client,
-            query,
-            replica,
-            low,
-            high,
-            reverse,
-            keys_only,
-            count_only,
-            pairs_max,
-            bytes_max,
-            credit,
-        })
+        Ok(PartitionQuery { client, query, replica, low, high, scan, credit })
     }
 
     /// As a range inside `partition`.
@@ -175,14 +140,10 @@ impl PartitionQuery {
             partition,
             low: self.low[..].into(),
             high: self.high.as_deref().map(Value::from),
-            reverse: self.reverse,
-            keys_only: self.keys_only,
-            count_only: self.count_only,
+            scan: self.scan,
             stale: false,
             anywhere: true,
             versioned: false,
-            pairs_max: self.pairs_max,
-            bytes_max: self.bytes_max,
             credit: self.credit,
         }
     }
@@ -201,19 +162,8 @@ mod tests {
         (names, bound(), proptest::option::of(bound()), how).prop_map(|((client, query, replica), low, high, how)| {
             let (reverse, keys_only, count_only, pairs_max, bytes_max, credit) = how;
             let (client, replica) = (ClientId(client), ReplicaId(replica));
-            PartitionQuery {
-                client,
-                query,
-                replica,
-                low,
-                high,
-                reverse,
-                keys_only,
-                count_only,
-                pairs_max,
-                bytes_max,
-                credit,
-            }
+            let scan = ScanOptions { reverse, keys_only, count_only, pairs_max, bytes_max };
+            PartitionQuery { client, query, replica, low, high, scan, credit }
         })
     }
 

@@ -96,7 +96,7 @@ impl Replica {
                     && let Some(partition) = self.executor.decided_view().partition()
                 {
                     cursor = partition
-                        .cursor(&partition_query.low, partition_query.high.as_deref(), partition_query.reverse)
+                        .cursor(&partition_query.low, partition_query.high.as_deref(), partition_query.scan.reverse)
                         .unwrap_or(cursor);
                 }
                 if self.parts.len() >= PARTS_MAX {
@@ -116,7 +116,11 @@ impl Replica {
             {
                 let at_tip = {
                     let partition_query = &part.partition_query;
-                    partition.cursor(&partition_query.low, partition_query.high.as_deref(), partition_query.reverse)
+                    partition.cursor(
+                        &partition_query.low,
+                        partition_query.high.as_deref(),
+                        partition_query.scan.reverse,
+                    )
                 };
                 part.cursor = at_tip.map_or(part.cursor, Box::new);
             }

@@ -208,7 +208,7 @@ fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, re
         Request::Read(read, account, _) => {
             values(instance, partition.get_all(read.keys(), bytes_max(account)), account)
         }
-        Request::Range(range) => match partition.cursor(&range.low, range.high.as_deref(), range.reverse) {
+        Request::Range(range) => match partition.cursor(&range.low, range.high.as_deref(), range.scan.reverse) {
             Some(cursor) => {
                 let version = version.filter(|_| range.versioned);
                 Reply::Range { instance, cursor: Box::new(cursor), range: range.clone(), version }

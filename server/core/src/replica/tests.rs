@@ -132,11 +132,7 @@ fn share(replica: ReplicaId) -> PartitionQuery {
         replica,
         low: Bytes::new(),
         high: None,
-        reverse: false,
-        keys_only: false,
-        count_only: false,
-        pairs_max: 0,
-        bytes_max: 0,
+        scan: Default::default(),
         credit: 0,
     }
 }

@@ -11,8 +11,8 @@ use coppice_check::random::Random;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
     AdminRequest, ClientId, Frame, FrameDecoder, Hello, Kind as Wire, NodeId, OpenRequest, PACK_BYTES_MAX, PROTOCOL,
-    PackWriter, PartitionId, RangeRequest, ReadRequest, Refusal, Replies, SessionId, StatusGet, encode_frame,
-    put_varint,
+    PackWriter, PartitionId, RangeRequest, ReadRequest, Refusal, Replies, ScanOptions, SessionId, StatusGet,
+    encode_frame, put_varint,
 };
 
 use super::is_over;
@@ -429,8 +429,13 @@ fn stale_reads(victim: &Victim, stop: &AtomicBool) -> String {
         for stream in base..base + 64 {
             let key = format!("guest{:04}", stream % 1_000);
             match stream % 4 {
-                0 => RangeRequest { stale: true, pairs_max: 1, credit: 1, ..RangeRequest::whole(P1) }
-                    .encode(&mut out, stream),
+                0 => RangeRequest {
+                    stale: true,
+                    scan: ScanOptions { pairs_max: 1, ..ScanOptions::default() },
+                    credit: 1,
+                    ..RangeRequest::whole(P1)
+                }
+                .encode(&mut out, stream),
                 _ => ReadRequest::encode(&mut out, stream, P1, (true, true), [key.as_bytes()].into_iter()),
             }
         }
@@ -484,7 +489,11 @@ fn count_only(victim: &Victim, stop: &AtomicBool) -> String {
         let mut raw = Raw::greeted(victim, client.wrapping_add(round))?;
         let mut out = BytesMut::new();
         for stream in 2..770 {
-            let range = RangeRequest { count_only: true, credit: u32::MAX, ..RangeRequest::whole(P1) };
+            let range = RangeRequest {
+                scan: ScanOptions { count_only: true, ..ScanOptions::default() },
+                credit: u32::MAX,
+                ..RangeRequest::whole(P1)
+            };
             range.encode(&mut out, stream);
         }
         raw.send(&out)?;

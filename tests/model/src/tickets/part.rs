@@ -106,11 +106,7 @@ impl Follower {
             replica: ME,
             low: Bytes::new(),
             high: None,
-            reverse: false,
-            keys_only: false,
-            count_only: false,
-            pairs_max: 0,
-            bytes_max: 0,
+            scan: Default::default(),
             credit: 0,
         };
         let work = match &place.work {

@@ -296,7 +296,7 @@ impl Partition {
                 let Ok(partition_query) = PartitionQuery::decode(&sub.bytes) else { continue };
                 // Outside the bounds: cut by another map, which the order of tickets excludes. No part, no result.
                 if let Some(cursor) =
-                    self.part(&partition_query.low, partition_query.high.as_deref(), partition_query.reverse)
+                    self.part(&partition_query.low, partition_query.high.as_deref(), partition_query.scan.reverse)
                 {
                     partition_queries.push((partition_query, cursor));
                 }

@@ -7,7 +7,7 @@ use coppice_client::wire::users::{Grant, UserChange};
 use coppice_client::wire::validate::RangeVersion;
 use coppice_client::wire::{
     ClientId, CollectRequest, FrameDecoder, InitRequest, MapGet, OpenRequest, PackWriter, QueryRequest, RangeRequest,
-    ReadRequest, SessionId, StatusGet, ValidateRequest, Version, encode_frame,
+    ReadRequest, ScanOptions, SessionId, StatusGet, ValidateRequest, Version, encode_frame,
 };
 use coppice_core::access::Users;
 
@@ -47,16 +47,17 @@ fn load(keys: [&[u8]; 2]) -> Asked {
 }
 
 fn range(low: &[u8], high: Option<&[u8]>, reverse: bool) -> Asked {
+    let scan = ScanOptions { reverse, ..ScanOptions::default() };
     let request =
-        RangeRequest { low: low.into(), high: high.map(Value::from), reverse, ..RangeRequest::whole(PartitionId(1)) };
+        RangeRequest { low: low.into(), high: high.map(Value::from), scan, ..RangeRequest::whole(PartitionId(1)) };
     asked(|out| request.encode(out, 1))
 }
 
 fn gather(lows: &[&[u8]], high: Option<&[u8]>) -> Asked {
     let parts = (1..).map(PartitionId).zip(lows.iter().map(|&low| Value::from(low))).collect();
     let high = high.map(Value::from);
-    let (reverse, keys_only, count_only) = (false, false, true);
-    let request = CollectRequest { parts, high, reverse, keys_only, count_only, pairs_max: 0, bytes_max: 0, credit: 0 };
+    let scan = ScanOptions { count_only: true, ..ScanOptions::default() };
+    let request = CollectRequest { parts, high, scan, credit: 0 };
     asked(|out| request.encode(out, 1))
 }
 
@@ -65,13 +66,9 @@ fn query(low: &[u8], high: Option<&[u8]>) -> Asked {
         query: 1,
         low: low.to_vec().into(),
         high: high.map(|high| high.to_vec().into()),
-        reverse: true,
-        keys_only: false,
-        count_only: false,
+        scan: ScanOptions { reverse: true, ..ScanOptions::default() },
         from_leaders: true,
         spread: false,
-        pairs_max: 0,
-        bytes_max: 0,
         credit: 0,
     };
     asked(|out| request.encode(out, 1))
