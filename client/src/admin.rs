@@ -19,10 +19,12 @@ use crate::config::Config;
 use crate::connection::describe;
 use crate::error::{NodeError, Place};
 use crate::wire::control::{decode_control, encode_control};
-use crate::wire::{
-    AdminError, AdminReply, AdminRequest, ClientId, ConfigRow, Frame, FrameDecoder, Hello, HelloOk, InitRequest, Kind,
-    MapGet, MapReply, NodeId, PROTOCOL, PartitionId, Refusal, ReshapeRequest, Reshaped, Status, StatusGet,
-    TuningReport, UserChange, UserChanged, UserRow,
+use crate::wire::{ClientId, Frame, FrameDecoder, Hello, Kind, MapGet, NodeId, PROTOCOL, PartitionId, StatusGet};
+
+#[doc(inline)]
+pub use crate::wire::{
+    AdminError, AdminReply, AdminRequest, ConfigRow, HelloOk, InitRequest, MapReply, Refusal, ReshapeRequest, Reshaped,
+    Status, TuningReport, UserChange, UserChanged, UserRow,
 };
 
 /// An endpoint that has not answered a question by then gets company: the next one is asked too.
@@ -35,6 +37,17 @@ const ROUND_PAUSE: Duration = Duration::from_millis(50);
 const TIMED_OUT: &str = "timed out";
 
 /// Asks any of several nodes; see the module.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), coppice_client::admin::Error> {
+/// use coppice_client::{Admin, Config};
+///
+/// let admin = Admin::new(["127.0.0.1:7400"], Config::default());
+/// let map = admin.cluster_map().await?;
+/// admin.set_config("sessions_max", "20000").await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Admin {
     endpoints: Vec<String>,

@@ -20,6 +20,18 @@ use crate::wire::{Position, Ticket};
 
 /// A blocking client; see [`crate::Client`] for what the calls mean and how they fail. Clones share their connections
 /// and may be used by many threads at once.
+///
+/// ```no_run
+/// # fn example() -> coppice_client::error::Result<()> {
+/// let client = coppice_client::blocking::Client::connect(["127.0.0.1:7400"])?;
+/// client.put("apple", "red")?;
+/// let mut fruit = client.range("a".."n")?;
+/// while let Some((key, value)) = fruit.next()? {
+///     println!("{} {}", String::from_utf8_lossy(key), String::from_utf8_lossy(value));
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Client {
     client: crate::Client,

@@ -103,7 +103,15 @@ impl Client {
         (Client { handle }, driver)
     }
 
-    /// The same client with another timeout for its calls.
+    /// The same client with another timeout for its calls, in place of [`Config::timeout`].
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// let hasty = client.with_timeout(std::time::Duration::from_millis(200));
+    /// hasty.get("apple").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Client {
         Client { handle: self.handle.with_timeout(timeout) }
@@ -115,6 +123,15 @@ impl Client {
     }
 
     /// The partition map that this client routes by; waits for one if there is none yet.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// for entry in &client.map().await?.partitions {
+    ///     println!("{} begins at {:?}", entry.partition, entry.low);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// If no node gives one within the timeout.
@@ -131,34 +148,70 @@ impl Client {
         one(self.call(Request::Command(Command::One(operation))).await)
     }
 
-    /// Writes, whether or not the key was there; the previous value.
+    /// Writes, whether or not the key was there; the previous value. O(log n) of the partition's pairs, like all
+    /// commands on one key. Keys have up to 4 KiB, values up to 1 MiB.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// let put = client.put("apple", "red").await?;
+    /// println!("written at {}, over {:?}", put.position, put.output);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// See [`Error`]; all writes below likewise.
+    /// [`Error::Failed`]: it had no effect, with a [`Reason`]. [`Error::Unknown`]: it may have been executed, once at
+    /// most; [`Client::resume`] finds out. All writes below likewise.
     pub async fn put(&self, key: impl Into<Value>, value: impl Into<Value>) -> Result<Answer<Option<Value>>> {
         previous(self.one(Operation::put(key, value)).await)
     }
 
     /// Writes only if the key is absent. `None`: inserted; else the value that was there and stays.
     ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// if let Some(present) = client.insert("apple", "green").await?.output {
+    ///     println!("it is {present:?} and stays so");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// See [`Error`].
+    /// As [`Client::put`].
     pub async fn insert(&self, key: impl Into<Value>, value: impl Into<Value>) -> Result<Answer<Option<Value>>> {
         previous(self.one(Operation::insert(key, value)).await)
     }
 
     /// Removes; the removed value.
     ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// let removed = client.delete("apple").await?.output;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// See [`Error`].
+    /// As [`Client::put`].
     pub async fn delete(&self, key: impl Into<Value>) -> Result<Answer<Option<Value>>> {
         previous(self.one(Operation::delete(key)).await)
     }
 
     /// Writes only if the key holds exactly `expected`.
     ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// let cas = client.cas("apple", "red", "green").await?.output;
+    /// if !cas.done {
+    ///     println!("it was {:?}", cas.current);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// See [`Error`].
+    /// As [`Client::put`].
     pub async fn cas(
         &self,
         key: impl Into<Value>,
@@ -172,7 +225,15 @@ impl Client {
         }
     }
 
-    /// Reads, as the configuration says (linearizable, by the leader, unless changed).
+    /// Reads, as [`Config::reads`] says (linearizable, by the leader, unless changed).
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// let colour = client.get("apple").await?.output;
+    /// assert_eq!(colour.as_deref(), Some(&b"red"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Failed`] if there is no answer within the timeout.
@@ -182,6 +243,14 @@ impl Client {
 
     /// Reads in a given way.
     ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// use coppice_client::ReadMode;
+    /// let perhaps_old = client.get_as("apple", ReadMode::Stale).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`Client::get`].
     pub async fn get_as(&self, key: impl Into<Value>, mode: ReadMode) -> Result<Answer<Option<Value>>> {
@@ -190,10 +259,19 @@ impl Client {
     }
 
     /// Executes several operations of one partition as one command: together or not at all. `None` in the answer: they
-    /// were executed, but their results are more than an answer can hold.
+    /// were executed, but their results are more than an answer can hold. At most 2,048 operations, of about 1 MiB.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// use coppice_client::Operation;
+    /// let moved = [Operation::delete("apple"), Operation::put("pear", "green")];
+    /// client.many(moved).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// See [`Error`]; [`Reason::SpansPartitions`] if the keys belong to several partitions.
+    /// As [`Client::put`]; [`Reason::SpansPartitions`] if the keys belong to several partitions.
     pub async fn many(&self, operations: impl Into<Box<[Operation]>>) -> Result<Answer<Option<Vec<OpResult>>>> {
         let request = Request::Command(Command::Many(operations.into()));
         let answer = self.call(request).await?;
@@ -208,8 +286,19 @@ impl Client {
     /// Loads ascending pairs of one partition, up to 1 MiB, as one command. All keys must be new, else nothing is
     /// changed.
     ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// use coppice_client::Load;
+    /// let pairs = [("a".into(), "1".into()), ("b".into(), "2".into())];
+    /// if let Load::Present { pair } = client.load(pairs).await?.output {
+    ///     println!("pair {pair} was there, nothing was loaded");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// See [`Error`]; [`Reason::SpansPartitions`] if the keys belong to several partitions.
+    /// As [`Client::put`]; [`Reason::SpansPartitions`] if the keys belong to several partitions.
     pub async fn load(&self, pairs: impl Into<Box<[(Value, Value)]>>) -> Result<Answer<Load>> {
         let request = Request::Command(Command::Load(pairs.into()));
         let answer = self.call(request).await?;
@@ -222,7 +311,18 @@ impl Client {
     }
 
     /// Executes operations, each for itself and in any order, as fast as packing allows; one outcome each, in the order
-    /// given. Gets are served as reads.
+    /// given. Gets are served as reads. Each outcome is a success or an [`Error`] of its own.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// use coppice_client::Operation;
+    /// let operations = (0..1_000).map(|n| Operation::put(format!("key/{n}").as_str(), "value")).collect();
+    /// for outcome in client.execute(operations).await {
+    ///     outcome?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn execute(&self, operations: Vec<Operation>) -> Vec<Result<Answer<OpResult>>> {
         let mode = self.handle.reads();
         let request = |operation| match operation {
@@ -236,6 +336,16 @@ impl Client {
     /// Hands a command over without waiting; `callback` hears how it ends, with `tag`. It runs on the client's task and
     /// must be quick. For load generators: no allocation per command.
     ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// use std::sync::Arc;
+    /// use coppice_client::{Callback, Operation};
+    /// let callback: Callback = Arc::new(|tag, outcome| println!("{tag}: {outcome:?}"));
+    /// client.submit(Operation::put("apple", "red"), &callback, 1)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Reason::QueueFull`] if too many calls wait, [`Reason::Closed`]. Then the callback is not called.
     pub fn submit(&self, command: impl Into<Command>, callback: &Callback, tag: u64) -> Result<()> {
@@ -248,27 +358,63 @@ impl Client {
 
     /// Any command, with any output.
     ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// use coppice_client::{Command, Operation, Output};
+    /// let command = Command::Many([Operation::get("apple"), Operation::get("pear")].into());
+    /// if let Output::Many(results) = client.command(command).await?.output {
+    ///     println!("{results:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
-    /// See [`Error`].
+    /// As [`Client::put`].
     pub async fn command(&self, command: impl Into<Command>) -> Result<Answer<Output>> {
         self.call(Request::Command(command.into())).await
     }
 
     /// Repeats a command whose outcome is not known, under the same number: it is executed at most once, however often
-    /// it is repeated, and answered as it was the first time.
+    /// it is repeated, and answered as it was the first time. Possible for [`Config::resume_keep`] after the outcome
+    /// was told to be unknown, by this process or another one.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// use coppice_client::Operation;
+    /// let put = Operation::put("apple", "red");
+    /// if let Err(error) = client.command(put.clone()).await
+    ///     && let Some(token) = error.resume_token()
+    /// {
+    ///     client.resume(*token, put).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// See [`Error`]; [`Reason::OtherCommand`] if the token was made for another command. A sure error says only that
-    /// this repetition had no effect.
+    /// As [`Client::put`]; [`Reason::OtherCommand`] if the token was made for another command. A sure error says only
+    /// that this repetition had no effect.
     pub async fn resume(&self, token: ResumeToken, command: impl Into<Command>) -> Result<Answer<Output>> {
         self.call(Request::Resume(command.into(), token)).await
     }
 
     /// Reads a range as a stream of pairs, in bounded memory: the state of one moment, however many partitions it
-    /// spans, unless it is stale.
+    /// spans, unless it is stale. The memory is [`Config::range_credit`] bytes.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// use coppice_client::Range;
+    /// let mut fruit = client.range(Range::new("a".."n").limit(100)).await?;
+    /// while let Some((key, value)) = fruit.next().await? {
+    ///     println!("{} {}", String::from_utf8_lossy(key), String::from_utf8_lossy(value));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// See [`Error`]. Most come from [`RangeStream::next`].
+    /// [`Error::Failed`], with a [`Reason`]. Most come from [`RangeStream::next`].
     pub async fn range(&self, range: impl Into<Range>) -> Result<RangeStream> {
         RangeStream::begin(self.handle.clone(), range.into()).await
     }

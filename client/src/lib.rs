@@ -1,7 +1,11 @@
 //! The client library of Coppice and its wire protocol.
 //!
-//! `wire` (the public protocol), `map` (who serves which keys) and `session` (numbers, packs, retries) are pure: no
-//! clock, thread, socket or random source. The library knows nothing of Paxos, logs and files.
+//! [`Client`] is the handle for async code, [`blocking::Client`] for the rest; [`Admin`] has the operators' verbs.
+//! Every call ends within [`Config::timeout`], with an answer or an [`Error`] of one of two kinds: it certainly had no
+//! effect, or its outcome is not known.
+//!
+//! Modules that are not documented here (frames, sessions, channels) are for Coppice's own programs, and change with
+//! them. The library knows nothing of Paxos, logs and files.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), coppice_client::Error> {
@@ -23,12 +27,15 @@ extern crate planted;
 
 pub mod admin;
 pub mod blocking;
+#[doc(hidden)]
 pub mod channel;
 mod client;
 pub mod command;
 pub mod config;
 mod connection;
+#[doc(hidden)]
 pub mod dial;
+#[doc(hidden)]
 pub mod double_collect;
 mod driver;
 pub mod error;
@@ -37,19 +44,25 @@ mod ids;
 pub mod map;
 mod range;
 pub mod resume;
+#[doc(hidden)]
 pub mod serde_bytes;
+#[doc(hidden)]
 pub mod session;
 mod shared;
+#[doc(hidden)]
 pub mod time;
 pub mod tls;
 pub mod token;
+#[doc(hidden)]
 pub mod wire;
 
 pub use admin::Admin;
 pub use client::{Cas, Client, Load};
 pub use command::{Answer, Command, Operation, Output, ReadMode};
 pub use config::Config;
+pub use coppice_btree::{OpResult, Value};
 pub use error::Error;
+pub use ids::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket};
 pub use range::{Range, RangeStream};
 pub use resume::ResumeToken;
 pub use shared::{Callback, Outcome};

@@ -11,7 +11,7 @@
 //!              varint pairs_max, varint bytes_max, varint credit, low, [high]
 //! QueryPlan  = u8 flags (1 high), ticket, varint version, varint parts, low,
 //!              parts x (varint partition, varint node, high: left out in the last part without the flag)
-//! Completed  = ticket;  PartCredit = varint partition, u32 bytes;  PartCancel = nothing
+//! QueryCompleted = ticket;  PartCredit = varint partition, u32 bytes;  PartCancel = nothing
 //! ticket     = varint round, varint replica, varint n;  low, high = varint length, bytes
 //! ```
 
