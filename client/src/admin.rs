@@ -24,7 +24,7 @@ use crate::wire::{ClientId, Frame, FrameDecoder, Hello, Kind, MapGet, NodeId, PR
 #[doc(inline)]
 pub use crate::wire::{
     AdminError, AdminReply, AdminRequest, ConfigRow, HelloOk, InitRequest, MapReply, Refusal, ReshapeRequest, Reshaped,
-    Status, TuningReport, UserChange, UserChanged, UserRow,
+    Status, TuningReport, UserChange, UserChangeReply, UserRow,
 };
 
 /// An endpoint that has not answered a question by then gets company: the next one is asked too.
@@ -52,12 +52,12 @@ const TIMED_OUT: &str = "timed out";
 pub struct Admin {
     endpoints: Vec<String>,
     config: Config,
-    answered: Arc<Mutex<Answered>>,
+    answered: Arc<Mutex<AnswerSource>>,
 }
 
 /// Who gave an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answered {
+pub struct AnswerSource {
     /// The node; none: it belongs to no cluster, or nobody answered.
     pub by: Option<NodeId>,
     /// Nodes that answered before it, and hear no majority of the directory.
@@ -176,12 +176,12 @@ impl Admin {
     }
 
     /// Who gave the last answer.
-    pub fn answered(&self) -> Answered {
+    pub fn answered(&self) -> AnswerSource {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn note(&self, by: Option<NodeId>, passed_over: &[NodeError]) {
-        let answered = Answered { by, passed_over: passed_over.to_vec() };
+        let answered = AnswerSource { by, passed_over: passed_over.to_vec() };
         *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = answered;
     }
 
@@ -315,7 +315,7 @@ impl Admin {
     ///
     /// # Errors
     /// Any [`AdminError`]: why it is not taken.
-    pub async fn change_users(&self, change: UserChange) -> Result<UserChanged, Error> {
+    pub async fn change_users(&self, change: UserChange) -> Result<UserChangeReply, Error> {
         match self.verb(AdminRequest::ChangeUsers(change)).await? {
             AdminReply::UsersChanged(changed) => Ok(changed),
             other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),

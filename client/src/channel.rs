@@ -54,14 +54,14 @@ pub enum Channel {
     /// As it is.
     Plain(TcpStream),
     /// Inside TLS.
-    Secured(Box<Secured>),
+    Secured(Box<TlsChannel>),
 }
 
 /// A connection inside TLS, after its handshake.
 #[derive(Debug)]
-pub struct Secured {
+pub struct TlsChannel {
     stream: TcpStream,
-    session: RefCell<Session>,
+    session: RefCell<TlsSession>,
     /// Bytes that were decrypted and not read, or an end, need no socket to be readable.
     ready: Cell<bool>,
     names: Option<Names>,
@@ -69,7 +69,7 @@ pub struct Secured {
 }
 
 #[derive(Debug)]
-struct Session {
+struct TlsSession {
     tls: Connection,
     /// What came together with the end of the handshake.
     early: BytesMut,
@@ -99,7 +99,7 @@ impl From<HandshakeError> for io::Error {
 #[derive(Debug)]
 pub struct Parked {
     stream: std::net::TcpStream,
-    secured: Option<Box<(Session, Option<Names>, u64)>>,
+    secured: Option<Box<(TlsSession, Option<Names>, u64)>>,
 }
 
 impl Channel {
@@ -366,7 +366,7 @@ impl Channel {
         match self {
             Channel::Plain(stream) => Ok(Parked { stream: stream.into_std()?, secured: None }),
             Channel::Secured(secured) => {
-                let Secured { stream, session, names, generation, .. } = *secured;
+                let TlsChannel { stream, session, names, generation, .. } = *secured;
                 let secured = Some(Box::new((session.into_inner(), names, generation)));
                 Ok(Parked { stream: stream.into_std()?, secured })
             }
@@ -385,7 +385,7 @@ impl Parked {
         let Some(secured) = self.secured else { return Ok(Channel::Plain(stream)) };
         let (session, names, generation) = *secured;
         let ready = Cell::new(session.is_ready());
-        Ok(Channel::Secured(Box::new(Secured { stream, session: RefCell::new(session), ready, names, generation })))
+        Ok(Channel::Secured(Box::new(TlsChannel { stream, session: RefCell::new(session), ready, names, generation })))
     }
 
     /// A connection that waits for its bytes, at most so long each time.
@@ -428,7 +428,7 @@ fn io_error(error: &rustls::Error) -> io::Error {
 
 async fn handshake(stream: TcpStream, tls: Connection, generation: u64) -> Result<Channel, HandshakeError> {
     let failed = HandshakeError::Failed;
-    let mut session = Session::new(tls);
+    let mut session = TlsSession::new(tls);
     let (mut buffer, mut first) = (vec![0; HANDSHAKE_READ_BYTES], true);
     loop {
         while !session.flush(&stream).map_err(failed)? {
@@ -454,13 +454,13 @@ async fn handshake(stream: TcpStream, tls: Connection, generation: u64) -> Resul
     }
     let names = session.tls.peer_certificates().and_then(|chain| chain.first()).map(Names::of);
     let ready = Cell::new(session.is_ready());
-    Ok(Channel::Secured(Box::new(Secured { stream, session: RefCell::new(session), ready, names, generation })))
+    Ok(Channel::Secured(Box::new(TlsChannel { stream, session: RefCell::new(session), ready, names, generation })))
 }
 
-impl Session {
-    fn new(mut tls: Connection) -> Session {
+impl TlsSession {
+    fn new(mut tls: Connection) -> TlsSession {
         tls.set_buffer_limit(Some(UNSENT_BYTES_MAX));
-        Session { tls, early: BytesMut::new(), ended: false }
+        TlsSession { tls, early: BytesMut::new(), ended: false }
     }
 
     fn is_ready(&self) -> bool {
@@ -517,7 +517,7 @@ impl Session {
     }
 }
 
-impl Secured {
+impl TlsChannel {
     /// What was read and not taken comes first with the next read.
     fn give_back(&mut self, rest: BytesMut) {
         if !rest.is_empty() {

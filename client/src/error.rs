@@ -181,7 +181,7 @@ pub struct Place {
     pub nodes: Vec<NodeError>,
 }
 
-/// Behind what happened, in brackets: the partition, and the nodes in trouble. Nothing if none of it is known.
+/// Behind what happened, in brackets: the partition, and the nodes that failed. Nothing if none of it is known.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let partition = self.partition.iter().map(ToString::to_string);

@@ -328,8 +328,8 @@ impl RangeStream {
     }
 
     fn take(&mut self, (body, as_of): Chunk) -> Result<()> {
-        let nonsense = |_| Error::failed(Reason::Incompatible("a node sent a part that is none".into()));
-        let part = Part::decode(&body).map_err(nonsense)?;
+        let invalid = |_| Error::failed(Reason::Incompatible("a node sent a part that is none".into()));
+        let part = Part::decode(&body).map_err(invalid)?;
         let same = |last: &Position| last.partition == part.position.partition;
         if part.number == 0 || !self.positions.last().is_some_and(same) {
             let position = as_of.unwrap_or(part.position);
@@ -345,7 +345,7 @@ impl RangeStream {
         if self.current.is_counted() && part.end.is_some() {
             self.pairs += part.pairs_so_far;
         }
-        self.chunk = Some(PartCursor::new(body).map_err(nonsense)?);
+        self.chunk = Some(PartCursor::new(body).map_err(invalid)?);
         Ok(())
     }
 

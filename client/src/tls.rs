@@ -161,11 +161,11 @@ impl Tls {
 
     /// Reads the files again if they have changed. What cannot be used changes nothing and is told once. The own
     /// certificate must still name `node`, if this is one.
-    pub fn refresh(&self, node: Option<NodeId>) -> Refreshed {
+    pub fn refresh(&self, node: Option<NodeId>) -> CertificateRefresh {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = stamps(&self.0.files);
         if state.stamps == stamps {
-            return Refreshed::Same;
+            return CertificateRefresh::Same;
         }
         state.stamps = stamps;
         let read = read(&self.0.files, state.configs.generation + 1);
@@ -173,12 +173,12 @@ impl Tls {
         match read {
             Ok(configs) => {
                 (state.configs, state.last_error) = (configs, None);
-                Refreshed::Changed
+                CertificateRefresh::Changed
             }
             Err(error) => {
                 let text = error.to_string();
                 state.last_error = Some(text.clone());
-                Refreshed::Unusable(text)
+                CertificateRefresh::Unusable(text)
             }
         }
     }
@@ -237,7 +237,7 @@ impl Tls {
 
 /// What [`Tls::refresh`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refreshed {
+pub enum CertificateRefresh {
     /// Nothing has changed.
     Same,
     /// New connections use other certificates from now on.

@@ -46,8 +46,8 @@ const WILD_QUERIES: QueryChaos = QueryChaos {
 fn start(seed: u64, chaos: Chaos, splits: &[&'static str]) -> Run {
     let config = Config { pack_bytes: 200, window: 3, calls_max: 64, range_credit: 300, ..Config::default() };
     let mut world = World::new(seed, chaos, splits);
-    // Nodes of every other world gather.
-    world.gathers = seed.is_multiple_of(2);
+    // Nodes of every other world collect.
+    world.server_collects = seed.is_multiple_of(2);
     Run::new(seed, world, config)
 }
 
@@ -238,7 +238,7 @@ fn check_ranges(run: &Run, ranges: &BTreeMap<u64, RangeCall>) {
         let done = run.world.completed.iter().find(|done| done.1 == *token).map(|done| &done.2);
         let parts: Vec<_> = parts.iter().map(|part| Part::decode(part).unwrap()).collect();
         if let (true, Some(range)) = (run.world.is_collected(*token), ranges.get(token)) {
-            // What a node gathers comes as a stream, which may break off.
+            // What a node collects comes as a stream, which may break off.
             if done.is_some_and(Result::is_ok) {
                 run.world.check_moment(*token, range);
             } else {

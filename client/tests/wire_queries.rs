@@ -56,7 +56,7 @@ fn cut(bounds: &[Vec<u8>], open: bool) -> QueryPlan {
     QueryPlan { ticket: ticket(), version: MapVersion(8), parts }
 }
 
-fn gather(parts: u32) -> CollectRequest {
+fn collect_request(parts: u32) -> CollectRequest {
     CollectRequest {
         parts: (1..=parts).map(|n| (PartitionId(n), n.to_be_bytes()[..].into())).collect(),
         high: Some(b"zucchini"[..].into()),
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn a_gather_comes_back(
+    fn a_collect_comes_back(
         lows in btree_set(vec(any::<u8>(), 0..40), 1..65), high in proptest::option::of(any_bound()), flags: [bool; 3],
         partition: u32, pairs_max: u64, bytes_max: u64, credit: u32,
     ) {
@@ -102,10 +102,10 @@ proptest! {
         let part = |(n, low): (u32, Vec<u8>)| (PartitionId(partition.wrapping_add(n)), low[..].into());
         let parts = (0..).zip(lows).map(part).collect();
         let high = high.map(|high| high[..].into());
-        let gather = CollectRequest { parts, high, scan, credit };
-        let frame = framed(|out| gather.encode(out, 6));
+        let collect_request = CollectRequest { parts, high, scan, credit };
+        let frame = framed(|out| collect_request.encode(out, 6));
         prop_assert_eq!((frame.kind, frame.stream), (Kind::Collect as u8, 6));
-        prop_assert_eq!(Request::decode(&frame), Ok(Request::Collect(gather)));
+        prop_assert_eq!(Request::decode(&frame), Ok(Request::Collect(collect_request)));
     }
 
     #[test]
@@ -172,7 +172,7 @@ proptest! {
         let frames = [
             framed(|out| query(b"apple", Some(b"melon")).encode(out, 1)),
             framed(|out| ValidateRequest::encode(out, 1, (PartitionId(300), false), [validated()].into_iter())),
-            framed(|out| gather(3).encode(out, 1)),
+            framed(|out| collect_request(3).encode(out, 1)),
             framed(|out| encode_part_credit(out, 1, PartitionId(300), 1)),
             framed(|out| encode_part_cancel(out, 1)),
         ];
@@ -250,7 +250,7 @@ fn a_cut_that_fits_no_frame_is_an_error_and_writes_nothing() {
     let bound = |at: u16| [&at.to_be_bytes()[..], &[7; KEY_BYTES_MAX - 2]].concat();
     let bounds: Vec<_> = (0..1_100).map(bound).collect();
     let mut out = BytesMut::from(&b"before"[..]);
-    assert!(matches!(cut(&bounds, true).encode(&mut out, 1), Err(WireError::Limit { what: "cut bytes", .. })));
+    assert!(matches!(cut(&bounds, true).encode(&mut out, 1), Err(WireError::Limit { what: "plan bytes", .. })));
     assert_eq!(&out[..], b"before");
 }
 
@@ -284,9 +284,9 @@ fn a_validation_of_nothing_of_too_much_or_with_flags_of_the_future_is_refused() 
 
 #[test]
 fn a_gather_of_nothing_of_too_much_or_with_flags_of_the_future_is_refused() {
-    let whole = framed(|out| gather(2).encode(out, 1)).body;
+    let whole = framed(|out| collect_request(2).encode(out, 1)).body;
     assert!(request(Kind::Collect, &whole).is_ok());
-    let sent = |parts| Request::decode(&framed(|out| gather(parts).encode(out, 1)));
+    let sent = |parts| Request::decode(&framed(|out| collect_request(parts).encode(out, 1)));
     assert_eq!(sent(0), Err(WireError::Empty("parts")));
     assert!(sent(COLLECT_PARTS_MAX as u32).is_ok());
     let (value, max) = (COLLECT_PARTS_MAX as u64 + 1, COLLECT_PARTS_MAX as u64);
@@ -295,7 +295,7 @@ fn a_gather_of_nothing_of_too_much_or_with_flags_of_the_future_is_refused() {
     flags[0] |= 16;
     let refused = request(Kind::Collect, &flags);
     assert!(matches!(refused, Err(WireError::Unknown { what: "collect flag", .. })), "{refused:?}");
-    let long = CollectRequest { high: Some(vec![0; KEY_BYTES_MAX + 2][..].into()), ..gather(2) };
+    let long = CollectRequest { high: Some(vec![0; KEY_BYTES_MAX + 2][..].into()), ..collect_request(2) };
     let refused = Request::decode(&framed(|out| long.encode(out, 1)));
     assert!(matches!(refused, Err(WireError::Limit { what: "bound length", .. })), "{refused:?}");
 }

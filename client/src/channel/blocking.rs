@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 
 use bytes::BytesMut;
 
-use super::{ENCRYPTED, HANDSHAKE_READ_BYTES, Session, io_error};
+use super::{ENCRYPTED, HANDSHAKE_READ_BYTES, TlsSession, io_error};
 use crate::tls::{Tls, names};
 use crate::wire::NodeId;
 
@@ -12,7 +12,7 @@ use crate::wire::NodeId;
 #[derive(Debug)]
 pub struct BlockingChannel {
     pub(super) stream: std::net::TcpStream,
-    pub(super) session: Option<Session>,
+    pub(super) session: Option<TlsSession>,
 }
 
 impl BlockingChannel {
@@ -24,7 +24,7 @@ impl BlockingChannel {
     pub fn to_node(mut stream: std::net::TcpStream, tls: Option<&Tls>, node: NodeId) -> io::Result<BlockingChannel> {
         let Some(tls) = tls else { return Ok(BlockingChannel { stream, session: None }) };
         let session = rustls::ClientConnection::new(tls.to_node().0, names::wanted(Some(node)));
-        let mut session = Session::new(session.map_err(|error| io_error(&error))?.into());
+        let mut session = TlsSession::new(session.map_err(|error| io_error(&error))?.into());
         let mut buffer = vec![0; HANDSHAKE_READ_BYTES];
         while session.tls.is_handshaking() || session.tls.wants_write() {
             while session.tls.wants_write() {

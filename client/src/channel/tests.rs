@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::tls::{Files, Own, Refreshed};
+use crate::tls::{CertificateRefresh, Files, Own};
 use crate::wire::{FrameDecoder, Kind, encode_frame};
 
 /// An authority that signs for a test, in a directory of its own.
@@ -291,20 +291,22 @@ async fn files_that_change_count_for_new_connections_and_bad_ones_do_not() {
     let authority = Authority::new("reload");
     let one = authority.node(1);
     let (_, near) = pair(Some(&authority)).await;
-    assert_eq!((one.refresh(None), one.generation()), (Refreshed::Changed, 1), "it was signed again");
-    assert_eq!(one.refresh(None), Refreshed::Same);
+    assert_eq!((one.refresh(None), one.generation()), (CertificateRefresh::Changed, 1), "it was signed again");
+    assert_eq!(one.refresh(None), CertificateRefresh::Same);
     assert!(near.is_outdated(Some(&one)));
     let key = authority.directory.join("n1.key");
     let good = std::fs::read(&key).unwrap();
     authority.sign("other", &["node.n1"], |_| {});
     put(&key, &std::fs::read(authority.directory.join("other.key")).unwrap());
-    let Refreshed::Unusable(text) = one.refresh(None) else { panic!("the key of another certificate") };
+    let CertificateRefresh::Unusable(text) = one.refresh(None) else { panic!("the key of another certificate") };
     assert!(text.contains("n1.pem") && text.contains("key of another certificate"), "{text}");
-    assert_eq!((one.refresh(None), one.last_error()), (Refreshed::Same, Some(text)));
+    assert_eq!((one.refresh(None), one.last_error()), (CertificateRefresh::Same, Some(text)));
     put(&key, &good);
-    assert_eq!(one.refresh(Some(NodeId(1))), Refreshed::Changed);
+    assert_eq!(one.refresh(Some(NodeId(1))), CertificateRefresh::Changed);
     authority.sign("n1", &["node.n7"], |_| {});
-    let Refreshed::Unusable(text) = one.refresh(Some(NodeId(1))) else { panic!("the certificate of another node") };
+    let CertificateRefresh::Unusable(text) = one.refresh(Some(NodeId(1))) else {
+        panic!("the certificate of another node")
+    };
     assert!(text.contains("is for node.n7, not for node.n1"), "{text}");
     for (content, what) in [("", "no certificate is in it"), ("-----BEGIN CERTIFICATE-----\n!", "PEM")] {
         std::fs::write(authority.directory.join("n1.pem"), content).unwrap();

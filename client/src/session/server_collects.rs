@@ -1,7 +1,7 @@
-//! Ranges across partitions that one node reads, because it has a replica of each of them (its `gather` has the proof
-//! that they are one moment): one request, one answer, streamed like a range inside one partition. Where no such node
-//! can be asked now, the client reads and validates by itself (`collects`); where something of the range changed
-//! meanwhile, the coordinator is asked for a ticket (`queries`).
+//! Ranges across partitions that one node reads, because it has a replica of each of them: one request, one answer,
+//! streamed like a range inside one partition. Where no such node can be asked now, the client reads and validates by
+//! itself (`collects`); where something of the range changed meanwhile, the coordinator is asked for a ticket
+//! (`queries`).
 
 use std::collections::VecDeque;
 

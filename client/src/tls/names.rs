@@ -148,7 +148,7 @@ impl ServerCertVerifier for NodeVerifier {
             return Ok(ServerCertVerified::assertion());
         }
         let wanted = if wanted == ANY_NODE { "a node".into() } else { wanted };
-        let error = OtherError(Arc::new(Misnamed(format!("is for {names}, not for {wanted}"))));
+        let error = OtherError(Arc::new(NameMismatch(format!("is for {names}, not for {wanted}"))));
         Err(CertificateError::Other(error).into())
     }
 
@@ -177,7 +177,7 @@ impl ServerCertVerifier for NodeVerifier {
 
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Misnamed(String);
+struct NameMismatch(String);
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::frame::{BODY_BYTES_MAX, Kind, encode_frame};
 use super::reshape::{ReshapeRequest, Reshaped};
 use super::tuning::TuningReport;
-use super::users::{UserChange, UserChanged, UserRow};
+use super::users::{UserChange, UserChangeReply, UserRow};
 use super::varint::WireError;
 use super::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Refusal};
 use crate::map::PartitionMap;
@@ -239,7 +239,7 @@ pub enum AdminReply {
     /// The users, by name.
     Users(Vec<UserRow>),
     /// The users are changed.
-    UsersChanged(UserChanged),
+    UsersChanged(UserChangeReply),
 }
 
 /// Why a verb was not carried out.

@@ -63,7 +63,7 @@ pub use reshape::{Borders, ChangeId, ReshapeRequest, Reshaped, Shape, SplitPlan}
 pub use scan::ScanOptions;
 pub use status::{NodeStatus, PartitionStatus, ReplicaStatus, Status};
 pub use tuning::{BatchAndWindow, Bottleneck, GroupTuning, TuningAccount, TuningReport};
-pub use users::{Grant, Role, UserChange, UserChanged, UserRow};
+pub use users::{Grant, Role, UserChange, UserChangeReply, UserRow};
 pub use validate::ValidateRequest;
 pub use varint::{Reader, WireError, put_varint, varint_bytes};
 

@@ -141,7 +141,7 @@ pub struct UserRow {
 
 /// A change of the users was decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UserChanged {
+pub struct UserChangeReply {
     /// It switched access control on.
     pub is_first: bool,
     /// Nodes that have not confirmed it: each follows it as soon as it hears from the others.

@@ -139,7 +139,7 @@ pub struct World {
     /// Nodes that send a client elsewhere do not say where: it must ask for the map.
     pub terse: bool,
     /// Nodes read ranges over several partitions.
-    pub gathers: bool,
+    pub server_collects: bool,
     /// The nodes that were asked to, in turn.
     pub gatherers: Vec<u32>,
 }
@@ -187,7 +187,7 @@ impl World {
             moments: moments::Moments::default(),
             validates: true,
             terse: false,
-            gathers: false,
+            server_collects: false,
             gatherers: Vec::new(),
         }
     }

@@ -92,7 +92,7 @@ impl World {
                 };
                 let hello = HelloOk {
                     protocol: *coppice_client::wire::PROTOCOL.end(),
-                    features: FEATURE_VALIDATE | if self.gathers { FEATURE_COLLECT } else { 0 },
+                    features: FEATURE_VALIDATE | if self.server_collects { FEATURE_COLLECT } else { 0 },
                     cluster: member.then_some(CLUSTER),
                     node: member.then_some(NodeIdentity { node: NodeId(node), incarnation: 1 }),
                     map_version: MapVersion(if member { self.version } else { 0 }),
@@ -131,7 +131,7 @@ impl World {
                 }
             },
             Request::Range(range) => return self.on_range(node, connection, stream, range),
-            Request::Collect(range) => return self.on_gather(node, connection, stream, range),
+            Request::Collect(range) => return self.on_collect(node, connection, stream, range),
             Request::Credit(bytes) => {
                 if let Some(range) = self.ranges.get_mut(&(connection, stream)) {
                     range.credit += i64::from(bytes);
@@ -278,7 +278,7 @@ impl World {
     }
 
     /// Every node has all partitions, and the world has one state: what is there now is one moment.
-    fn on_gather(&mut self, node: u32, connection: ConnectionId, stream: u32, range: CollectRequest) {
+    fn on_collect(&mut self, node: u32, connection: ConnectionId, stream: u32, range: CollectRequest) {
         self.gatherers.push(node);
         let mut parts = Vec::with_capacity(range.parts.len());
         for (at, (id, low)) in range.parts.iter().enumerate() {

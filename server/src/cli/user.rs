@@ -7,7 +7,7 @@ use bytes::Bytes;
 use clap::{Args, Subcommand};
 use coppice_client::admin::Error;
 use coppice_client::token::Token;
-use coppice_client::wire::{AdminError, Grant, Role, UserChange, UserChanged, UserRow};
+use coppice_client::wire::{AdminError, Grant, Role, UserChange, UserChangeReply, UserRow};
 use serde_json::{Value, json};
 
 use super::args::{Cli, Format};
@@ -186,7 +186,7 @@ fn changed_users(
     context: &Context,
     name: &str,
     token: Option<&Token>,
-    changed: &UserChanged,
+    changed: &UserChangeReply,
     output: &mut Output<'_>,
 ) -> io::Result<()> {
     let behind: Vec<String> = changed.behind.iter().map(ToString::to_string).collect();

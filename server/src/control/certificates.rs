@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use coppice_client::tls::Refreshed;
+use coppice_client::tls::CertificateRefresh;
 
 use super::Control;
 use crate::shard::Shard;
@@ -25,13 +25,13 @@ impl Control {
         let Some(tls) = self.shared.tls().cloned() else { return };
         let node = self.shared.identity().map(|identity| identity.node);
         match tls.refresh(node) {
-            Refreshed::Same => {}
-            Refreshed::Changed => {
+            CertificateRefresh::Same => {}
+            CertificateRefresh::Changed => {
                 tracing::info!("certificates have changed, and are in use");
                 self.retiring_since = Some(Instant::now());
                 self.on_all_shards(|| |shard: &mut Shard| shard.links.values().for_each(|link| link.renew()));
             }
-            Refreshed::Unusable(error) => {
+            CertificateRefresh::Unusable(error) => {
                 tracing::error!(error, "certificates have changed and cannot be used: the old ones stay in use");
             }
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, UserChange, UserChanged};
+use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, UserChange, UserChangeReply};
 use coppice_core::access::{UserError, Users};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use tokio::sync::oneshot;
@@ -28,7 +28,7 @@ impl Control {
                 forming::submit(&shared, DirectoryCommand::ChangeUsers { by, change: Box::new(change) }).await;
             _ = reply.send(match decided {
                 Ok(DirectoryReply::UsersChanged { version, is_first }) => {
-                    AdminReply::UsersChanged(UserChanged { is_first, behind: tell_all(&shared, version).await })
+                    AdminReply::UsersChanged(UserChangeReply { is_first, behind: tell_all(&shared, version).await })
                 }
                 Ok(DirectoryReply::UsersRefused(error)) => AdminReply::Failed(refusal(&error)),
                 Ok(_) => AdminReply::Failed(AdminError::Refused("the directory gave an answer of another kind".into())),

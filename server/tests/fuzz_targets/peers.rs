@@ -610,7 +610,7 @@ pub fn admin_replies() -> Vec<AdminReply> {
         }),
         AdminReply::Map(MapReply { map: Some(map(ClusterId(7))), leaders: vec![(PartitionId(1), NodeId(2))] }),
         AdminReply::Users(users().rows(None)),
-        AdminReply::UsersChanged(coppice_client::wire::UserChanged { is_first: true, behind: vec![NodeId(2)] }),
+        AdminReply::UsersChanged(coppice_client::wire::UserChangeReply { is_first: true, behind: vec![NodeId(2)] }),
     ]
 }
 

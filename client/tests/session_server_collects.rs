@@ -13,11 +13,11 @@ use coppice_client::wire::{Kind, ScanOptions};
 use model::run::{Run, range_call};
 use model::{CALM, World};
 
-/// Four partitions with 600 keys, nodes that gather, and a client that has just begun.
+/// Four partitions with 600 keys, nodes that collect, and a client that has just begun.
 fn start_with(seed: u64, config: Config) -> Run {
     let mut world = World::new(seed, CALM, &["g", "n", "t"]);
     world.queries.read_pause = Some(Duration::ZERO);
-    world.gathers = true;
+    world.server_collects = true;
     for n in 0..600 {
         let key = format!("{}{n:04}", (b'a' + (n % 26) as u8) as char).into_bytes();
         let partition = world.partitions.iter_mut().find(|partition| model::contains(partition, &key)).unwrap();
@@ -54,7 +54,7 @@ fn all() -> RangeCall {
     range_call(Bytes::new(), None, false)
 }
 
-/// Frames that asked a node to gather, a node to read, a node to validate, the coordinator.
+/// Frames that asked a node to collect, a node to read, a node to validate, the coordinator.
 fn asked(run: &Run) -> [u64; 4] {
     [Kind::Collect, Kind::Range, Kind::Validate, Kind::RangeQuery].map(|kind| run.world.count(kind))
 }
@@ -164,7 +164,7 @@ fn what_changes_meanwhile_takes_a_ticket() {
     run.world.validates = true;
     tries(&mut run, 3_000);
     assert_eq!(tries(&mut run, 4_000), 60);
-    assert_eq!(asked(&run)[1..3], [0, 0], "who gathers validates, too");
+    assert_eq!(asked(&run)[1..3], [0, 0], "who collects validates, too");
 }
 
 /// Readers who stop hold all the room that connections have for ranges: a query waits a moment, then takes a ticket.
