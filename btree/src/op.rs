@@ -43,6 +43,25 @@ pub enum Op<'a> {
 }
 
 impl<'a> Op<'a> {
+    /// Its name, as operators type and read it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Put { .. } => "put",
+            Self::Insert { .. } => "insert",
+            Self::Delete { .. } => "delete",
+            Self::Cas { .. } => "cas",
+            Self::Get { .. } => "get",
+        }
+    }
+
+    /// The value that the key must hold for the command to write.
+    pub fn expected(&self) -> Option<&'a [u8]> {
+        match *self {
+            Self::Cas { expected, .. } => Some(expected),
+            _ => None,
+        }
+    }
+
     /// The value that the command may write.
     #[inline]
     pub fn value(&self) -> Option<&'a [u8]> {
@@ -95,4 +114,18 @@ pub enum OpResult {
         /// The value; `None`: the key is absent.
         value: Option<Value>,
     },
+}
+
+impl OpResult {
+    /// The value in it: what the command found.
+    #[inline]
+    pub fn value(&self) -> Option<&Value> {
+        match self {
+            Self::Put { previous: value }
+            | Self::Insert { present: value }
+            | Self::Delete { previous: value }
+            | Self::Cas { current: value, .. }
+            | Self::Get { value } => value.as_ref(),
+        }
+    }
 }

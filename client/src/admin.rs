@@ -140,24 +140,6 @@ fn least_patience(request: &AdminRequest) -> Duration {
     }
 }
 
-/// Whether the verb changes anything, if it is carried out.
-fn changes(request: &AdminRequest) -> bool {
-    match request {
-        AdminRequest::ConfigGet
-        | AdminRequest::CheckReplicas
-        | AdminRequest::Tuning { .. }
-        | AdminRequest::Map
-        | AdminRequest::Users => false,
-        AdminRequest::Reshape(request) => !request.dry_run,
-        AdminRequest::Init(_)
-        | AdminRequest::ConfigSet { .. }
-        | AdminRequest::LogLevel { .. }
-        | AdminRequest::TransferLeader { .. }
-        | AdminRequest::ChangeUsers(_)
-        | AdminRequest::Faults(_) => true,
-    }
-}
-
 /// Who may answer a question.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whom {
@@ -370,7 +352,7 @@ impl Admin {
                     Attempt::Refused(refusal) => round.refused = Some(refusal),
                     Attempt::Silent(error) => round.errors.push(error_of(&address, error)),
                     Attempt::Unanswered(error) => {
-                        unanswered |= changes(&request);
+                        unanswered |= request.properties().changes;
                         round.errors.push(error_of(&address, error));
                     }
                     Attempt::Blank => round.blank.push(address),

@@ -139,7 +139,7 @@ pub struct InitRequest {
 pub const TRANSFER_DEADLINE_MAX: Duration = Duration::from_secs(60);
 
 /// An operator's verbs (operations.md 2). Every one is idempotent; what was begun and interrupted goes on when
-/// repeated.
+/// repeated. What holds for each is a row of [`AdminRequest::properties`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AdminRequest {
     /// Forms the cluster.
@@ -185,6 +185,106 @@ pub enum AdminRequest {
     Users,
     /// Changes who may do what.
     ChangeUsers(UserChange),
+}
+
+/// What client and nodes know of a verb before it is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbProperties {
+    /// As an operator types it.
+    pub name: &'static str,
+    /// Whether it changes something. Then nodes log who asked, and without an answer its outcome is unknown.
+    pub changes: bool,
+    /// Whether it speaks for the cluster: a node carries it out only while it hears a majority of the directory.
+    pub needs_majority: bool,
+    /// Who may ask for it.
+    pub permission: Permission,
+    /// Which node may pass it on to another one.
+    pub relay: Relay,
+    /// Whether it carries data. Nodes refuse data without a bound in `server/src/control/bounds.rs`.
+    pub has_data: bool,
+}
+
+/// Who may ask for a verb, while access control is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// An admin for all keys.
+    Admin,
+    /// An admin for any keys: the directory judges which users it may see and change.
+    AdminOfSomeKeys,
+    /// An admin for all keys; everybody at a node that belongs to no cluster yet.
+    AdminOrForming,
+    /// Every user.
+    Everybody,
+}
+
+/// Which node may pass a verb on to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relay {
+    /// None: clients ask the node itself.
+    None,
+    /// Nodes of the cluster.
+    Members,
+    /// A node that forms a cluster.
+    Forming,
+}
+
+impl VerbProperties {
+    /// A verb without data that changes nothing.
+    const fn read(name: &'static str) -> Self {
+        let (permission, relay) = (Permission::Admin, Relay::None);
+        Self { name, changes: false, needs_majority: true, permission, relay, has_data: false }
+    }
+
+    /// A verb with data that changes something.
+    const fn change(name: &'static str) -> Self {
+        Self { changes: true, has_data: true, ..Self::read(name) }
+    }
+}
+
+impl AdminRequest {
+    /// The properties of the verb.
+    #[must_use]
+    pub fn properties(&self) -> VerbProperties {
+        type Verb = VerbProperties;
+        let of_one_node = |name| Verb { needs_majority: false, ..Verb::change(name) };
+        let of_users = |verb| Verb { permission: Permission::AdminOfSomeKeys, ..verb };
+        match self {
+            Self::Init(_) => {
+                Verb { permission: Permission::AdminOrForming, relay: Relay::Forming, ..of_one_node("init") }
+            }
+            Self::ConfigGet => Verb::read("config get"),
+            Self::ConfigSet { .. } => Verb::change("config set"),
+            Self::LogLevel { .. } => of_one_node("node log-level"),
+            Self::TransferLeader { .. } => Verb::change("leader transfer"),
+            Self::CheckReplicas => Verb::read("check replicas"),
+            Self::Reshape(request) => {
+                Verb { changes: !request.dry_run, relay: Relay::Members, ..Verb::change(request.shape.name()) }
+            }
+            Self::Faults(_) => of_one_node("faults"),
+            // `local`: one node gathers the answers of the others.
+            Self::Tuning { local: true } => Verb { relay: Relay::Members, ..Verb::read("tuning") },
+            Self::Tuning { local: false } => Verb::read("tuning"),
+            // The same as `MapGet`, which everybody may ask.
+            Self::Map => Verb { permission: Permission::Everybody, ..Verb::read("map") },
+            Self::Users => of_users(Verb::read("user ls")),
+            Self::ChangeUsers(_) => of_users(Verb::change("user")),
+        }
+    }
+}
+
+/// The verb with its arguments, for the log; without keys, which are the client's.
+impl std::fmt::Display for AdminRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.properties().name;
+        match self {
+            Self::ConfigSet { key, value } => write!(f, "{name} {key} {value}"),
+            Self::LogLevel { spec } => write!(f, "{name} {spec}"),
+            Self::TransferLeader { partition, to, .. } => write!(f, "{name} {partition} {to}"),
+            Self::Reshape(request) => write!(f, "{name} ({})", request.change),
+            Self::ChangeUsers(change) => write!(f, "{name} {} {}", change.verb(), change.name()),
+            _ => f.write_str(name),
+        }
+    }
 }
 
 /// A fault of the way from one node to another.

@@ -29,6 +29,7 @@ pub mod collect;
 pub mod control;
 pub mod entry;
 pub mod frame;
+mod op;
 pub mod pack;
 mod pack_writer;
 pub mod part;
@@ -50,7 +51,7 @@ pub use crate::ids::{
 pub use collect::CollectRequest;
 pub use control::{
     AdminError, AdminReply, AdminRequest, ConfigRow, Hello, HelloOk, InitRequest, Limits, LinkFault, MapGet, MapReply,
-    NodeIdentity, StatusGet, TRANSFER_DEADLINE_MAX,
+    NodeIdentity, Permission, Relay, StatusGet, TRANSFER_DEADLINE_MAX, VerbProperties,
 };
 pub use frame::{Frame, FrameDecoder, FrameError, Kind, begin_frame, encode_frame, end_frame};
 pub use pack::{Command, LoadPairs, ManyOps, Pack, PackWriter, PushError};

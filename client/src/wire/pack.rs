@@ -5,30 +5,24 @@
 //! pack    = u8 flags (1: eight), varint session.partition, varint session.instance, varint session.index,
 //!           varint count, varint lowest_unacknowledged, count x command
 //! command = u8 code, varint number - previous number (the first: - lowest_unacknowledged), content
-//! content = put, insert: key value | delete, get: key | cas: key expected value
+//! content = one operation: see `op`
 //!           many: varint bytes, varint count, count x (u8 code, content)
 //!           load: varint bytes, varint count, count x (key value), ascending
-//! key, value = varint length, bytes; with `eight` 8 bytes and no length
 //! ```
 //! With `eight` an update of 16 bytes takes 18.
 
 use coppice_btree::Op;
 
+use super::op::{INSERT, PUT, read_op, read_pair};
 pub use super::pack_writer::{PackWriter, PushError, is_eight};
 use super::varint::{Reader, WireError};
 use super::{
-    COMPOUND_BYTES_MAX, KEY_BYTES_MAX, MANY_OPERATIONS_MAX, OPERATION_WORK, PACK_BYTES_MAX, PACK_WORK_MAX, PartitionId,
-    SessionId, VALUE_BYTES_MAX,
+    COMPOUND_BYTES_MAX, MANY_OPERATIONS_MAX, OPERATION_WORK, PACK_BYTES_MAX, PACK_WORK_MAX, PartitionId, SessionId,
 };
 
 pub(super) const FLAG_EIGHT: u8 = 1;
 
-// Codes of commands. Never used twice.
-pub(super) const PUT: u8 = 1;
-pub(super) const INSERT: u8 = 2;
-pub(super) const DELETE: u8 = 3;
-pub(super) const CAS: u8 = 4;
-pub(super) const GET: u8 = 5;
+// Codes of commands beside those of one operation. Never used twice.
 pub(super) const MANY: u8 = 6;
 pub(super) const LOAD: u8 = 7;
 
@@ -268,37 +262,6 @@ fn read_eight<'a>(reader: &mut Reader<'a>, eight: bool, first: bool, number: &mu
     reader.skip(18);
     let (key, value) = (&record[2..10], &record[10..]);
     Some(if code == PUT { Op::Put { key, value } } else { Op::Insert { key, value } })
-}
-
-#[inline]
-fn read_op<'a>(reader: &mut Reader<'a>, code: u8, eight: bool) -> Result<Op<'a>, WireError> {
-    match code {
-        PUT => Ok(Op::Put { key: read_key(reader, eight)?, value: read_value(reader, eight)? }),
-        INSERT => Ok(Op::Insert { key: read_key(reader, eight)?, value: read_value(reader, eight)? }),
-        DELETE => Ok(Op::Delete { key: read_key(reader, eight)? }),
-        CAS => Ok(Op::Cas {
-            key: read_key(reader, eight)?,
-            expected: read_value(reader, eight)?,
-            value: read_value(reader, eight)?,
-        }),
-        GET => Ok(Op::Get { key: read_key(reader, eight)? }),
-        _ => Err(WireError::Unknown { what: "command code", value: u64::from(code) }),
-    }
-}
-
-#[inline]
-fn read_key<'a>(reader: &mut Reader<'a>, eight: bool) -> Result<&'a [u8], WireError> {
-    if eight { reader.array::<8>().map(<[u8; 8]>::as_slice) } else { reader.bytes("key length", KEY_BYTES_MAX) }
-}
-
-#[inline]
-fn read_value<'a>(reader: &mut Reader<'a>, eight: bool) -> Result<&'a [u8], WireError> {
-    if eight { reader.array::<8>().map(<[u8; 8]>::as_slice) } else { reader.bytes("value length", VALUE_BYTES_MAX) }
-}
-
-#[inline]
-fn read_pair<'a>(reader: &mut Reader<'a>, eight: bool) -> Result<(&'a [u8], &'a [u8]), WireError> {
-    Ok((read_key(reader, eight)?, read_value(reader, eight)?))
 }
 
 fn read_compound<'a>(reader: &mut Reader<'a>) -> Result<(u32, &'a [u8]), WireError> {

@@ -5,7 +5,8 @@ use coppice_btree::Op;
 
 use super::entry::TAG_PACK;
 use super::frame::{HEADER_BYTES, Kind, seal_frame};
-use super::pack::{CAS, DELETE, FLAG_EIGHT, GET, INSERT, LOAD, MANY, PUT};
+use super::op::{code, put_op, strings};
+use super::pack::{FLAG_EIGHT, LOAD, MANY};
 use super::varint::{push_varint, varint_bytes};
 use super::{
     COMPOUND_BYTES_MAX, KEY_BYTES_MAX, OPERATION_WORK, PACK_BYTES_MAX, PACK_WORK_MAX, PartitionId, SessionId,
@@ -230,27 +231,6 @@ impl PackWriter {
     }
 }
 
-#[inline]
-fn code(op: &Op<'_>) -> u8 {
-    match op {
-        Op::Put { .. } => PUT,
-        Op::Insert { .. } => INSERT,
-        Op::Delete { .. } => DELETE,
-        Op::Cas { .. } => CAS,
-        Op::Get { .. } => GET,
-    }
-}
-
-/// Key, and up to two values, of an operation.
-#[inline]
-fn strings<'a>(op: &Op<'a>) -> (&'a [u8], [Option<&'a [u8]>; 2]) {
-    match *op {
-        Op::Put { key, value } | Op::Insert { key, value } => (key, [Some(value), None]),
-        Op::Delete { key } | Op::Get { key } => (key, [None, None]),
-        Op::Cas { key, expected, value } => (key, [Some(expected), Some(value)]),
-    }
-}
-
 /// Whether the operation fits an `eight` pack: its key and its values are 8 bytes long.
 #[inline]
 pub fn is_eight(op: &Op<'_>) -> bool {
@@ -273,15 +253,4 @@ fn checked_op_bytes(op: &Op<'_>, eight: bool) -> Result<usize, PushError> {
     }
     let with_length = |bytes: &[u8]| varint_bytes(bytes.len() as u64) + bytes.len();
     Ok(with_length(key) + values.iter().flatten().map(|value| with_length(value)).sum::<usize>())
-}
-
-#[inline]
-fn put_op(out: &mut Vec<u8>, op: &Op<'_>, eight: bool) {
-    let (key, values) = strings(op);
-    for bytes in std::iter::once(key).chain(values.into_iter().flatten()) {
-        if !eight {
-            push_varint(out, bytes.len() as u64);
-        }
-        out.extend_from_slice(bytes);
-    }
 }

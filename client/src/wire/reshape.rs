@@ -89,6 +89,23 @@ pub enum Shape {
     },
 }
 
+impl Shape {
+    /// The verb that asks for it, as an operator types it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::AddNode { .. } => "node add",
+            Self::DrainNode { .. } => "node drain",
+            Self::UndrainNode { .. } => "node undrain",
+            Self::RemoveNode { .. } => "node remove",
+            Self::ReplaceNode { .. } => "node replace",
+            Self::Move { .. } => "partition move",
+            Self::Split { .. } => "partition split",
+            Self::Merge { .. } => "partition merge",
+        }
+    }
+}
+
 /// Asks for a change, or how far it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReshapeRequest {

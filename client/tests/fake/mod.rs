@@ -399,14 +399,12 @@ fn begin_query(
             (wanted, own) => wanted.clone().or_else(|| own.clone()),
         };
         let range = RangeRequest {
-            partition: entry.partition,
             low: low[..].into(),
             high: high.as_deref().map(Into::into),
             scan: query.scan,
-            stale: false,
             anywhere: true,
-            versioned: false,
             credit: query.credit,
+            ..RangeRequest::whole(entry.partition)
         };
         let partition = cluster.partitions.iter_mut().find(|found| found.id == entry.partition).unwrap();
         partition.instance += 1;

@@ -1,4 +1,4 @@
-//! The command line: one definition for parsing, help, completions and manual pages.
+//! Flags and arguments of the command line: one definition for parsing, help, completions and manual pages.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,15 +9,10 @@ use coppice_client::Token;
 use coppice_client::tls::{Files, Tls};
 use coppice_core::settings::units;
 
-use super::cert::CertVerb;
 use super::failure::Failure;
-use super::inspect::InspectVerb;
 use super::node_flags::NodeFlags;
-use super::operate::LeaderVerb;
-use super::shape_args::{NodeVerb, PartitionVerb};
 use super::text::Coding;
-use super::tuning::TuningArgs;
-use super::user::UserVerb;
+use super::verbs::Verb;
 use crate::config::Address;
 
 /// Where a client looks without `--endpoints`: the native ports of the demo's first three nodes, so that one may be
@@ -48,7 +43,7 @@ pub struct Global {
     #[arg(long, global = true, env = "COPPICE_ENDPOINTS", value_delimiter = ',', value_name = "HOST:PORT")]
     #[arg(default_value = DEFAULT_ENDPOINTS, hide_env_values = true)]
     pub endpoints: Vec<Address>,
-    /// File with the token that shows who asks, where the cluster has users
+    /// File with the token of the user that asks, where the cluster has users
     #[arg(id = "token_file", long = "token-file", global = true, env = "COPPICE_TOKEN_FILE", value_parser = read_token)]
     #[arg(value_name = "FILE", hide_env_values = true)]
     pub token: Option<Token>,
@@ -58,13 +53,13 @@ pub struct Global {
     /// How long to try before giving up
     #[arg(long, global = true, value_parser = parse_timeout, default_value = "5s", value_name = "TIME")]
     pub timeout: Duration,
-    /// Authorities of the nodes' certificates, in PEM: connect inside TLS
+    /// Authorities that sign the nodes' certificates, in PEM; switches TLS on
     #[arg(long, global = true, env = "COPPICE_TLS_CA", hide_env_values = true, value_name = "FILE")]
     pub tls_ca: Option<String>,
-    /// The own certificate, in PEM
+    /// Certificate of this client, in PEM
     #[arg(long, global = true, env = "COPPICE_TLS_CERT", hide_env_values = true, value_name = "FILE")]
     pub tls_cert: Option<String>,
-    /// The private key of the own certificate, in PEM
+    /// Private key of that certificate, in PEM
     #[arg(long, global = true, env = "COPPICE_TLS_KEY", hide_env_values = true, value_name = "FILE")]
     pub tls_key: Option<String>,
     /// What these files make of a connection; read once the command line is.
@@ -132,109 +127,6 @@ pub enum Format {
     Raw,
 }
 
-/// Everything that the program does.
-#[derive(Debug, Subcommand)]
-pub enum Verb {
-    /// Start a whole cluster on this machine, to try it and to break it
-    Demo(DemoArgs),
-    /// Run one node
-    Serve(Box<ServeArgs>),
-    /// Form a cluster of waiting nodes, once
-    Init(InitArgs),
-    /// Print the value of a key
-    Get(GetArgs),
-    /// Set a key, whether it exists or not
-    Put(PairArgs),
-    /// Set a key that does not exist; never overwrites
-    Insert(PairArgs),
-    /// Remove a key
-    Delete(DeleteArgs),
-    /// Set a key if its value is OLD
-    Cas(CasArgs),
-    /// Print the pairs of a range in key order
-    Scan(ScanArgs),
-    /// Say whether the cluster is healthy and may lose a node
-    Status(StatusArgs),
-    /// Hand leaderships over
-    #[command(subcommand)]
-    Leader(LeaderVerb),
-    /// Check the data of the cluster
-    #[command(subcommand)]
-    Check(CheckVerb),
-    /// Add, drain, remove and replace nodes
-    #[command(subcommand)]
-    Node(NodeVerb),
-    /// Split and move partitions, and see where they are
-    #[command(subcommand)]
-    Partition(PartitionVerb),
-    /// Say who may do what
-    #[command(subcommand)]
-    User(UserVerb),
-    /// Show, check and change settings
-    #[command(subcommand)]
-    Config(ConfigVerb),
-    /// Make certificates: an authority, and what it signs for nodes and clients
-    #[command(subcommand)]
-    Cert(CertVerb),
-    /// Say how batching and pipelining are tuned, and what a cluster would do
-    Tuning(TuningArgs),
-    /// Read a data directory of a node that is stopped
-    #[command(subcommand)]
-    Inspect(InspectVerb),
-    /// Print a completion script for a shell
-    Completions(CompletionsArgs),
-    /// Print the manual page, of the program or of one verb
-    Man(ManArgs),
-    /// Guard of a demo: removes what is left of it when it is gone
-    #[command(hide = true)]
-    DemoGuard(GuardArgs),
-}
-
-impl Verb {
-    /// Whether it asks nodes, as a client. The certificates of a node are its settings, which it reads itself.
-    #[must_use]
-    pub fn asks_nodes(&self) -> bool {
-        let config = |verb: &ConfigVerb| matches!(verb, ConfigVerb::Get { .. } | ConfigVerb::Set { .. });
-        match self {
-            Self::Demo(_) | Self::Serve(_) | Self::Cert(_) | Self::Inspect(_) => false,
-            Self::Completions(_) | Self::Man(_) | Self::DemoGuard(_) => false,
-            Self::Config(verb) => config(verb),
-            _ => true,
-        }
-    }
-
-    /// Its name on the command line.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Demo(_) => "demo",
-            Self::Serve(_) => "serve",
-            Self::Init(_) => "init",
-            Self::Get(_) => "get",
-            Self::Put(_) => "put",
-            Self::Insert(_) => "insert",
-            Self::Delete(_) => "delete",
-            Self::Cas(_) => "cas",
-            Self::Scan(_) => "scan",
-            Self::Status(_) => "status",
-            Self::Leader(LeaderVerb::Transfer(_)) => "leader transfer",
-            Self::Check(CheckVerb::Replicas) => "check replicas",
-            Self::Node(verb) => verb.name(),
-            Self::Partition(verb) => verb.name(),
-            Self::User(verb) => verb.name(),
-            Self::Config(ConfigVerb::Get { .. }) => "config get",
-            Self::Config(ConfigVerb::Set { .. }) => "config set",
-            Self::Config(_) => "config",
-            Self::Cert(verb) => verb.name(),
-            Self::Tuning(_) => "tuning",
-            Self::Inspect(_) => "inspect",
-            Self::Completions(_) => "completions",
-            Self::Man(_) => "man",
-            Self::DemoGuard(_) => "demo-guard",
-        }
-    }
-}
-
 /// `demo`
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
@@ -244,10 +136,10 @@ pub struct DemoArgs {
     /// Partitions, each replicated over up to three nodes [default: 4]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64), value_name = "N")]
     pub partitions: Option<u32>,
-    /// Connect nodes and clients inside TLS, with certificates of the demo's own
+    /// Use TLS, with certificates that the demo makes
     #[arg(long)]
     pub tls: bool,
-    /// Keep the data here, and resume the cluster that is already here
+    /// Keep the data in this directory, and resume the cluster that is in it
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Run these prompt commands, separated by `;`, then stop
@@ -294,7 +186,7 @@ pub struct InitArgs {
 pub struct GetArgs {
     /// The key; `-` reads it from stdin, `@FILE` from a file
     pub key: OsString,
-    /// Take what any replica has decided, perhaps not the newest
+    /// Read what any replica has decided, perhaps not the newest
     #[arg(long)]
     pub stale: bool,
 }
@@ -338,7 +230,7 @@ pub struct CasArgs {
 /// Repeating a write whose outcome is unknown.
 #[derive(Debug, Clone, Args)]
 pub struct ResumeArgs {
-    /// Repeat the same numbered command, as printed when its outcome was unknown: it executes at most once
+    /// Repeat a command whose outcome is unknown, with the token that it printed: it executes at most once
     #[arg(long = "resume", value_name = "TOKEN")]
     pub token: Option<String>,
 }
@@ -355,7 +247,7 @@ pub struct ScanArgs {
     /// The first key
     #[arg(long, value_name = "KEY")]
     pub from: Option<OsString>,
-    /// The first key that is too far
+    /// The first key beyond the range
     #[arg(long, value_name = "KEY")]
     pub to: Option<OsString>,
     /// Stop after this many pairs
@@ -373,10 +265,10 @@ pub struct ScanArgs {
     /// Print no values
     #[arg(long)]
     pub keys_only: bool,
-    /// Go on where a limited scan stopped, as printed by it
+    /// Continue where a limited scan stopped, with the token that it printed
     #[arg(long, value_name = "TOKEN")]
     pub after: Option<String>,
-    /// Take what any replica has decided, perhaps not the newest, and each partition at a moment of its own
+    /// Read what any replica has decided, perhaps not the newest, and each partition at a moment of its own
     #[arg(long)]
     pub stale: bool,
 }
@@ -387,16 +279,9 @@ pub struct StatusArgs {
     /// Show it again every second
     #[arg(long)]
     pub watch: bool,
-    /// Only whether the node on this machine is alive; asks its admin port, not the cluster
+    /// Ask only the admin port of the node on this machine whether it is alive
     #[arg(long, conflicts_with = "watch")]
     pub local: bool,
-}
-
-/// `check`
-#[derive(Debug, Clone, Copy, Subcommand)]
-pub enum CheckVerb {
-    /// Compare the digests of all replicas of each partition
-    Replicas,
 }
 
 /// `config`

@@ -46,7 +46,7 @@ pub struct Files {
 /// `cert ca`
 #[derive(Debug, Clone, Args)]
 pub struct CaArgs {
-    /// Where.
+    /// Where the files are.
     #[command(flatten)]
     pub files: Files,
     /// Days for which the authority is valid
@@ -69,7 +69,7 @@ pub struct NodeArgs {
     /// A host name or address by which clients dial it; may be repeated
     #[arg(long = "host", value_name = "HOST")]
     pub hosts: Vec<String>,
-    /// What all certificates have.
+    /// Options of every certificate.
     #[command(flatten)]
     pub leaf: LeafArgs,
 }
@@ -79,7 +79,7 @@ pub struct NodeArgs {
 pub struct ClientArgs {
     /// Its name, as `coppice user` knows it
     pub name: String,
-    /// What all certificates have.
+    /// Options of every certificate.
     #[command(flatten)]
     pub leaf: LeafArgs,
 }
@@ -87,7 +87,7 @@ pub struct ClientArgs {
 /// What certificates of nodes and clients have in common.
 #[derive(Debug, Clone, Args)]
 pub struct LeafArgs {
-    /// Where.
+    /// Where the files are.
     #[command(flatten)]
     pub files: Files,
     /// Days for which it is valid

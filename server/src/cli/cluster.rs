@@ -148,7 +148,6 @@ fn request_of(args: &InitArgs, coding: Coding) -> Result<InitRequest, Failure> {
 fn setting_failure(error: &ClusterSettingError) -> Failure {
     let cause = match error {
         ClusterSettingError::Unknown { .. } => "no cluster setting has this name; those of a node stand in its file",
-        ClusterSettingError::Later { .. } => "the setting belongs to a later version",
         ClusterSettingError::Invalid { .. } => "the value is written wrongly or out of bounds",
     };
     Failure::usage(format!("init: {error}"), cause, "coppice init --help")
@@ -159,7 +158,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::args::Verb;
+    use crate::cli::verbs::Verb;
 
     fn request(line: &str) -> Result<InitRequest, String> {
         let cli = Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;

@@ -5,13 +5,14 @@ use std::io;
 use coppice_btree::OpResult;
 use coppice_client::{Answer, Client, Command, Operation, Output as ClientOutput, ReadMode, ResumeToken};
 
-use super::args::{Cli, ResumeArgs, Verb};
+use super::args::{Cli, ResumeArgs};
 use super::connect::connect;
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::input::Inputs;
 use super::output::{Output, WriteOutcome};
 use super::scan;
+use super::verbs::Verb;
 
 /// Carries out a data verb.
 ///

@@ -228,20 +228,12 @@ fn describe_pack(pack: &Pack<'_>, coding: Coding, values: &mut Vec<Value>) {
 }
 
 fn describe_op(op: &Op<'_>, coding: Coding, fields: &mut Map<String, Value>) {
-    let (word, key, old, value) = match op {
-        Op::Put { key, value } => ("put", key, None, Some(value)),
-        Op::Insert { key, value } => ("insert", key, None, Some(value)),
-        Op::Delete { key } => ("delete", key, None, None),
-        Op::Cas { key, expected, value } => ("cas", key, Some(expected), Some(value)),
-        Op::Get { key } => ("get", key, None, None),
-    };
-    fields.insert("op".into(), word.into());
-    coding.put_field(fields, "k", Some(key));
-    if old.is_some() {
-        coding.put_field(fields, "old", old.copied());
-    }
-    if value.is_some() {
-        coding.put_field(fields, "v", value.copied());
+    fields.insert("op".into(), op.name().into());
+    coding.put_field(fields, "k", Some(op.key()));
+    for (name, bytes) in [("old", op.expected()), ("v", op.value())] {
+        if bytes.is_some() {
+            coding.put_field(fields, name, bytes);
+        }
     }
 }
 

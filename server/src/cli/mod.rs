@@ -40,6 +40,7 @@ mod text;
 pub mod tuning;
 mod usage;
 pub mod user;
+pub mod verbs;
 pub(crate) mod waits;
 pub mod words;
 

@@ -82,7 +82,8 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::args::{Cli, Verb};
+    use crate::cli::args::Cli;
+    use crate::cli::verbs::Verb;
 
     fn given(line: &[&str]) -> Vec<(&'static str, String)> {
         match Cli::try_parse_from(line).expect("good flags").verb {

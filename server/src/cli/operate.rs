@@ -22,7 +22,7 @@ use super::output::Output;
 use super::shape_args::{node, partition};
 use super::words;
 
-/// A leadership that was handed over arrives within an election, if at all.
+/// A leader transfer that is late completes within an election, if at all.
 const LATE_MAX: Duration = Duration::from_secs(1);
 
 type Outcome = io::Result<Result<Exit, Failure>>;
@@ -30,7 +30,7 @@ type Outcome = io::Result<Result<Exit, Failure>>;
 /// `leader`
 #[derive(Debug, Clone, Subcommand)]
 pub enum LeaderVerb {
-    /// Hand the leadership of a partition to another of its nodes
+    /// Transfer the leadership of a partition to another of its nodes
     Transfer(TransferArgs),
 }
 
@@ -43,10 +43,10 @@ pub struct TransferArgs {
     /// The node that shall lead, such as n3
     #[arg(value_parser = node)]
     pub node: NodeId,
-    /// How long it is waited for; past it the old leader goes on, or hands over a moment later
+    /// How long to wait; past it the old leader continues, or the transfer completes a moment later
     #[arg(long, value_parser = transfer_deadline, default_value = "2s", value_name = "TIME")]
     pub deadline: Duration,
-    /// Only say who leads now
+    /// Only show the plan
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -57,6 +57,13 @@ fn transfer_deadline(text: &str) -> Result<Duration, String> {
         return Err(format!("between 1ms and {}", units::show_time(TRANSFER_DEADLINE_MAX)));
     }
     Ok(deadline)
+}
+
+/// `check`
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum CheckVerb {
+    /// Compare the digests of all replicas of each partition
+    Replicas,
 }
 
 /// `config get`: one cluster setting, or all, and where each value comes from.

@@ -273,10 +273,11 @@ fn object(args: &PredictArgs, model: &Model) -> Value {
 mod tests {
     use clap::Parser;
 
-    use super::super::args::{Cli, Verb};
+    use super::super::args::Cli;
     use super::super::golden;
     use super::super::output::Style;
     use super::super::tuning::TuningVerb;
+    use super::super::verbs::Verb;
     use super::*;
 
     fn args(words: &str) -> PredictArgs {

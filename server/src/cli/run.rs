@@ -6,17 +6,14 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::builder::StyledStr;
 
-use super::args::{CheckVerb, Cli, ConfigVerb, Verb};
+use super::args::Cli;
 use super::connect::context_of;
 use super::errors::Context;
 use super::failure::{Exit, Failure};
-use super::operate::LeaderVerb;
 use super::output::{Output, Style};
-use super::tuning::{self, TuningVerb};
 use super::usage::{Refusal, refusal};
-use super::{
-    cert, cluster, config_verb, data, errors, inspect, local, operate, predict, serve, shape, shell, user, words,
-};
+use super::verbs::Verb;
+use super::{errors, serve, verbs, words};
 
 /// The program: reads the process's arguments, does what they say, and gives its exit status.
 #[must_use]
@@ -81,7 +78,7 @@ pub async fn at_prompt(words: &[String], access: &[String], prompt_reads: bool) 
         let what = format!("{}: `-` is stdin, and that is read by the prompt", context.verb);
         return streams.told(Err(Failure::usage(what, "every line of it is a command", words::join(&whole))));
     }
-    let result = inside_runtime(&cli, context, &mut streams.output()).await?;
+    let result = verbs::run(&cli, context, &mut streams.output()).await?;
     streams.told(result)
 }
 
@@ -170,44 +167,9 @@ fn as_process(cli: &mut Cli, line: &[String]) -> Exit {
         _ => tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .and_then(|runtime| runtime.block_on(inside_runtime(cli, context_of(cli, line), &mut streams.output()))),
+            .and_then(|runtime| runtime.block_on(verbs::run(cli, context_of(cli, line), &mut streams.output()))),
     };
     streams.ended(result, cli, line)
-}
-
-/// Verbs that ask a cluster, or nobody.
-async fn inside_runtime(cli: &Cli, context: Context, output: &mut Output<'_>) -> io::Result<Result<Exit, Failure>> {
-    match &cli.verb {
-        Verb::Config(ConfigVerb::Get { key }) => operate::config_get(cli, &context, key.as_deref(), output).await,
-        Verb::Config(ConfigVerb::Set { key, value }) => operate::config_set(cli, &context, key, value, output).await,
-        Verb::Config(verb) => config_verb::run(verb, output),
-        Verb::Cert(verb) => cert::run(verb, output),
-        Verb::Tuning(args) => match &args.verb {
-            Some(TuningVerb::Predict(args)) => predict::run(args, output),
-            None => tuning::run(cli, &context, args.partition, output).await,
-        },
-        Verb::Leader(LeaderVerb::Transfer(args)) => operate::transfer(cli, &context, args, output).await,
-        Verb::User(verb) => user::run(cli, &context, verb, output).await,
-        Verb::Check(CheckVerb::Replicas) => operate::check_replicas(cli, &context, output).await,
-        Verb::Inspect(verb) => inspect::run(verb, output),
-        Verb::Completions(args) => shell::completions(args, output.data).map(|()| Ok(Exit::Done)),
-        Verb::Man(args) => match shell::man(args) {
-            Ok(page) => output.data.write_all(&page).map(|()| Ok(Exit::Done)),
-            Err(failure) => Ok(Err(failure)),
-        },
-        Verb::Status(args) if args.local => local::run(&cli.global, output),
-        Verb::Status(args) => cluster::status(cli, &context, args, output).await,
-        Verb::Init(args) => cluster::init(cli, &context, args, output).await,
-        Verb::Node(verb) => shape::node(cli, &context, verb, output).await,
-        Verb::Partition(verb) => shape::partition(cli, &context, verb, output).await,
-        Verb::Get(_) | Verb::Put(_) | Verb::Insert(_) | Verb::Delete(_) | Verb::Cas(_) | Verb::Scan(_) => {
-            data::run(cli, context, output).await
-        }
-        Verb::Demo(_) | Verb::Serve(_) | Verb::DemoGuard(_) => {
-            let cause = "it runs until it is stopped, as a program of its own";
-            Ok(Err(Failure::usage("this verb cannot be said here", cause, "coppice --help")))
-        }
-    }
 }
 
 fn refuse(error: &clap::Error, line: &[String]) -> io::Result<Exit> {

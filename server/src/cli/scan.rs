@@ -142,7 +142,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::args::Verb;
+    use crate::cli::verbs::Verb;
 
     fn range(words: &[&str]) -> Result<Range, Failure> {
         let cli = Cli::try_parse_from(["coppice", "scan"].iter().chain(words)).expect("a scan");

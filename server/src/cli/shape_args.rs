@@ -15,16 +15,16 @@ pub enum NodeVerb {
         /// Peer port of the process: `host:port`
         #[arg(value_name = "ADDRESS")]
         address: String,
-        /// How.
+        /// How the plan is carried out.
         #[command(flatten)]
         plan: PlanArgs,
     },
-    /// Rebuild a node's replicas on others and hand its leaderships over; it stays a node
+    /// Rebuild a node's replicas on other nodes and transfer its leaderships; it stays a node
     Drain {
         /// Which, such as n3
         #[arg(value_parser = node)]
         node: NodeId,
-        /// How.
+        /// How the plan is carried out.
         #[command(flatten)]
         plan: PlanArgs,
     },
@@ -33,16 +33,16 @@ pub enum NodeVerb {
         /// Which, such as n3
         #[arg(value_parser = node)]
         node: NodeId,
-        /// How.
+        /// How the plan is carried out.
         #[command(flatten)]
         plan: PlanArgs,
     },
-    /// Drain a node, then take it off the cluster for ever
+    /// Drain a node, then remove it from the cluster for ever
     Remove {
         /// Which, such as n3
         #[arg(value_parser = node)]
         node: NodeId,
-        /// How.
+        /// How the plan is carried out.
         #[command(flatten)]
         plan: PlanArgs,
     },
@@ -54,11 +54,11 @@ pub enum NodeVerb {
         /// Peer port of the process that comes: `host:port`
         #[arg(value_name = "ADDRESS")]
         address: String,
-        /// How.
+        /// How the plan is carried out.
         #[command(flatten)]
         plan: PlanArgs,
     },
-    /// Have a running node log more, or less, until it restarts
+    /// Set the log level of a running node until it restarts
     LogLevel {
         /// Which, such as n3
         #[arg(value_parser = node)]
@@ -94,7 +94,7 @@ pub enum PartitionVerb {
         /// The key; `-` reads it from stdin, `@FILE` from a file
         key: OsString,
     },
-    /// Cut a partition in two; no data moves
+    /// Split a partition in two
     Split {
         /// Which, such as p2 [default: the one that holds --at, else the largest]
         #[arg(value_parser = partition)]
@@ -105,7 +105,7 @@ pub enum PartitionVerb {
         /// Move the new partition to these nodes: n4, or the peer port of a waiting process, which becomes a node
         #[arg(long, value_delimiter = ',', num_args = 1.., value_name = "NODE")]
         to: Vec<String>,
-        /// How.
+        /// How the plan is carried out.
         #[command(flatten)]
         plan: PlanArgs,
     },
@@ -117,7 +117,7 @@ pub enum PartitionVerb {
         /// Which stays [default: the one below; of the first one, the one above]
         #[arg(long, value_parser = partition, value_name = "PARTITION")]
         into: Option<PartitionId>,
-        /// How.
+        /// How the plan is carried out.
         #[command(flatten)]
         plan: PlanArgs,
     },
@@ -126,13 +126,13 @@ pub enum PartitionVerb {
         /// Which, such as p2
         #[arg(value_parser = partition)]
         partition: PartitionId,
-        /// Nodes that give their replica up [default: all that are not named by --to]
+        /// Nodes that lose their replica [default: all that are not named by --to]
         #[arg(long, value_parser = node, value_delimiter = ',', num_args = 1.., value_name = "NODE")]
         from: Vec<NodeId>,
-        /// Nodes that shall hold a replica
+        /// Nodes that get a replica
         #[arg(long, value_parser = node, value_delimiter = ',', num_args = 1.., required = true, value_name = "NODE")]
         to: Vec<NodeId>,
-        /// How.
+        /// How the plan is carried out.
         #[command(flatten)]
         plan: PlanArgs,
     },
@@ -154,16 +154,16 @@ impl PartitionVerb {
 /// How a plan is carried out.
 #[derive(Debug, Clone, Args)]
 pub struct PlanArgs {
-    /// Do not ask
+    /// Carry the plan out without asking
     #[arg(short, long)]
     pub yes: bool,
-    /// Only show what would be done
+    /// Only show the plan
     #[arg(long)]
     pub dry_run: bool,
-    /// Accept that fewer failures will be survived afterwards
+    /// Accept that the cluster survives fewer failures afterwards
     #[arg(long)]
     pub force: bool,
-    /// Watch a change that was begun before, by the name that it was given then
+    /// Watch a change that was begun before, by its name
     #[arg(long, value_name = "CHANGE")]
     pub resume: Option<ChangeId>,
 }

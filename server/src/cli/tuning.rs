@@ -196,10 +196,10 @@ mod tests {
     use clap::Parser;
     use coppice_client::wire::NodeId;
 
-    use super::super::args::Verb;
     use super::super::golden;
     use super::super::output::Style;
     use super::super::text::Coding;
+    use super::super::verbs::Verb;
     use super::*;
 
     fn report(on: bool) -> TuningReport {

@@ -38,7 +38,7 @@ fn mistake(error: &clap::Error, line: &[String]) -> Failure {
     let cause = match (tip, usage) {
         (Some(tip), _) => tip.to_owned(),
         (None, Some(usage)) => format!("it is used as: {usage}"),
-        (None, None) => "it does not fit the definition of the verb".to_owned(),
+        (None, None) => "it does not match the definition of the verb".to_owned(),
     };
     let verb = verb_of(line);
     let what = first.strip_prefix("error: ").unwrap_or(&first);

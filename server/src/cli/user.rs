@@ -30,13 +30,13 @@ pub enum UserVerb {
     Add {
         /// Its name
         name: String,
-        /// What it may do.
+        /// What it may do at first.
         #[command(flatten)]
         grant: GrantArgs,
         /// Name in the client certificates that stand for it
         #[arg(long, value_name = "NAME")]
         cert: Option<String>,
-        /// Make a token for it and print it, this once [default without --cert]
+        /// Make a token for it and print it once [default without --cert]
         #[arg(long)]
         token: bool,
     },
@@ -44,23 +44,23 @@ pub enum UserVerb {
     Grant {
         /// Which user
         name: String,
-        /// What.
+        /// What is granted.
         #[command(flatten)]
         grant: GrantArgs,
     },
-    /// Take back what a user was granted
+    /// Revoke what a user was granted
     Revoke {
         /// Which user
         name: String,
-        /// What, as it was granted.
+        /// What is revoked, as it was granted.
         #[command(flatten)]
         grant: GrantArgs,
     },
-    /// Make a new token for a user and print it, this once; the one before ends
+    /// Make a new token for a user and print it once; the older one ends
     Token {
         /// Which user
         name: String,
-        /// The token of before goes on until the next one is made
+        /// Keep the older token valid until the next one is made
         #[arg(long)]
         keep: bool,
     },

@@ -62,11 +62,11 @@ pub(super) fn check(request: &AdminRequest) -> Result<(), String> {
                 None => Ok(()),
             }
         }
-        AdminRequest::ConfigGet | AdminRequest::CheckReplicas | AdminRequest::Tuning { .. } | AdminRequest::Map => {
-            Ok(())
-        }
-        AdminRequest::Users => Ok(()),
         AdminRequest::ChangeUsers(change) => access::check(change).map_err(|error| error.to_string()),
+        other => match other.properties() {
+            verb if verb.has_data => Err(format!("the data of {} has no bound here", verb.name)),
+            _ => Ok(()),
+        },
     }
 }
 

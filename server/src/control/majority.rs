@@ -26,22 +26,6 @@ pub(super) fn is_majority(map: &PartitionMap, answers: impl Fn(NodeId) -> bool) 
     map.directory.as_ref().is_some_and(|entry| matches!(voters(entry), (up, all) if up > all / 2))
 }
 
-/// Verbs that speak for the cluster. The others are about the node that is asked, or there is no cluster yet.
-fn speaks(request: &AdminRequest) -> bool {
-    match request {
-        AdminRequest::Init(_) | AdminRequest::LogLevel { .. } | AdminRequest::Faults(_) => false,
-        AdminRequest::ConfigGet
-        | AdminRequest::ConfigSet { .. }
-        | AdminRequest::TransferLeader { .. }
-        | AdminRequest::CheckReplicas
-        | AdminRequest::Reshape(_)
-        | AdminRequest::Tuning { .. }
-        | AdminRequest::Users
-        | AdminRequest::ChangeUsers(_)
-        | AdminRequest::Map => true,
-    }
-}
-
 impl Control {
     /// Carries a client's verb out, if this node may speak for the cluster.
     pub(super) fn answer_operator(
@@ -50,7 +34,8 @@ impl Control {
         request: AdminRequest,
         reply: oneshot::Sender<AdminReply>,
     ) {
-        if !speaks(&request) {
+        // All others are about the node that is asked, or there is no cluster yet.
+        if !request.properties().needs_majority {
             return self.answer_if_allowed(by, request, reply);
         }
         let (sender, heard) = oneshot::channel();

@@ -138,13 +138,13 @@ metrics! {
     WindowInstanceSeconds => "window_instance", Counter, Seconds, Partition,
         "Undecided instances summed over time: its rate is the average window.";
     ReplyHoldSeconds => "reply_hold", Histogram, Seconds, None,
-        "Time that outputs waited for the release of a ticket; outputs that did not wait are not counted.";
+        "Time that replies waited for the release of a ticket; replies that did not wait are not counted.";
     RepliesHeld => "replies_held", Gauge, None, Partition,
-        "Outputs that wait for a decision or for the release of a ticket.";
+        "Replies that wait for a decision or for the release of a ticket.";
     TicketsInFlight => "tickets_in_flight", Gauge, None, None,
         "Tickets that this node, as the coordinator, has sent and not yet released or voided everywhere.";
     MulticastMessages => "multicast_messages", Counter, None, None,
-        "Messages between the coordinator of queries and the leaders of partitions that began here, also to this node.";
+        "Messages of the multicast between coordinator and partitions that this node originated, also to itself.";
     TicketSeconds => "ticket", Histogram, Seconds, None,
         "Time from a query's arrival at the coordinator to its completion.";
     Tickets => "tickets", Counter, None, Result,
@@ -185,13 +185,13 @@ metrics! {
         "Time that threads spent in a stage; the stage with the highest rate is the bottleneck. A step of the core in which \
          batches were executed counts as execute.";
     WorkerStepSeconds => "worker_step", Histogram, Seconds, None,
-        "Time that a worker spent in one go, from when it took up something until it could look at something else.";
+        "Time of one step of a worker, from taking an input until it can take the next one.";
     WorkerStepCpuSeconds => "worker_step_cpu", Histogram, Seconds, None,
-        "Processor time in one such go: a busy machine runs others in the middle of it.";
+        "Processor time of one step of a worker; less than worker_step where the machine ran something else.";
     QueueDepth => "queue_depth", Gauge, None, Queue,
         "Entries waiting in a queue.";
     Rejected => "rejected", Counter, None, Queue,
-        "Times that a full queue or a limit turned work away.";
+        "Requests, inputs and connections that a full queue or a limit turned away.";
     Tuning => "tuning", Gauge, None, Tuning,
         "How a led partition is tuned: throughput (commands/s), window (instances on average; chosen: at most) and batch \
          (bytes), each predicted by the model or chosen, and measured.";
@@ -274,6 +274,19 @@ label_values! {
         Map = "map",
         /// Status, configuration and other operator requests.
         Admin = "admin",
+    }
+}
+
+impl Op {
+    /// What a pack of one operation counts as; one without a label of its own is a pack.
+    pub fn of(op: &coppice_btree::Op<'_>) -> Op {
+        match op {
+            coppice_btree::Op::Put { .. } => Op::Put,
+            coppice_btree::Op::Insert { .. } => Op::Insert,
+            coppice_btree::Op::Delete { .. } => Op::Delete,
+            coppice_btree::Op::Cas { .. } => Op::Cas,
+            _ => Op::Pack,
+        }
     }
 }
 

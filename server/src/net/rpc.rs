@@ -7,7 +7,7 @@ use std::time::Duration;
 use coppice_client::channel::Channel;
 use coppice_client::map::{Addresses, Entry, PartitionMap};
 use coppice_client::wire::{
-    AdminReply, AdminRequest, ClusterId, FrameDecoder, Kind, NodeId, PartitionId, Refusal, ReplicaId,
+    AdminReply, AdminRequest, ClusterId, FrameDecoder, Kind, NodeId, PartitionId, Refusal, Relay, ReplicaId,
 };
 use coppice_core::access::Users;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
@@ -86,7 +86,8 @@ impl Asker {
     pub fn may_ask(&self, question: &Question, own: Option<&Presence>, map: &PartitionMap) -> Result<(), String> {
         let no = |text: &str| Err(text.to_owned());
         match (self.purpose, question) {
-            (Purpose::Forming, Question::Identify | Question::Admin(AdminRequest::Init(_))) => Ok(()),
+            (Purpose::Forming, Question::Identify) => Ok(()),
+            (Purpose::Forming, Question::Admin(verb)) if verb.properties().relay == Relay::Forming => Ok(()),
             (Purpose::Forming, Question::Assign(assignment)) => match (self.from, own) {
                 (Some(from), _) if from.cluster != assignment.cluster => no("you do not belong to that cluster"),
                 // Each entry is a link here.
@@ -115,15 +116,15 @@ impl Asker {
                 Some(from) => directs(from.node, map),
                 None => no("you belong to no cluster"),
             },
-            (
-                Purpose::Question,
-                Question::Directory(_)
-                | Question::Transfer { .. }
-                | Question::Admin(AdminRequest::Reshape(_) | AdminRequest::Tuning { local: true }),
-            ) => match self.from {
-                Some(from) => handshake::standing(from.node, map),
-                None => no("you belong to no cluster"),
-            },
+            (Purpose::Question, Question::Admin(verb)) if verb.properties().relay != Relay::Members => {
+                no("nodes do not pass this verb on")
+            }
+            (Purpose::Question, Question::Directory(_) | Question::Transfer { .. } | Question::Admin(_)) => {
+                match self.from {
+                    Some(from) => handshake::standing(from.node, map),
+                    None => no("you belong to no cluster"),
+                }
+            }
             _ => no("that is nothing that a node asks of another one"),
         }
     }

@@ -87,13 +87,10 @@ pub fn pack_op(commands: &CommandsRequest) -> (Op, bool) {
         return (Op::Pack, grows);
     }
     let op = match pack.commands().next().map(|(_, command)| command) {
-        Some(Command::Op(TreeOp::Put { .. })) => Op::Put,
-        Some(Command::Op(TreeOp::Insert { .. })) => Op::Insert,
-        Some(Command::Op(TreeOp::Delete { .. })) => Op::Delete,
-        Some(Command::Op(TreeOp::Cas { .. })) => Op::Cas,
+        Some(Command::Op(op)) => Op::of(&op),
         Some(Command::Many(_)) => Op::Many,
         Some(Command::Load(_)) => Op::Load,
-        Some(Command::Op(TreeOp::Get { .. })) | None => Op::Pack,
+        None => Op::Pack,
     };
     (op, grows)
 }

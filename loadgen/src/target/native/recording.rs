@@ -110,13 +110,7 @@ fn place(position: wire::Position) -> Position {
 }
 
 fn out(output: &Output, pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Out {
-    let value = |result: &OpResult| match result {
-        OpResult::Put { previous: value }
-        | OpResult::Insert { present: value }
-        | OpResult::Delete { previous: value }
-        | OpResult::Cas { current: value, .. }
-        | OpResult::Get { value } => value.as_ref().map(|value| value.to_vec()),
-    };
+    let value = |result: &OpResult| result.value().map(|value| value.to_vec());
     match output {
         Output::One(result) => Out::Value(value(result)),
         Output::Many(results) => Out::List(results.iter().map(value).collect()),

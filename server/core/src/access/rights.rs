@@ -6,7 +6,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use coppice_client::token::sha256;
-use coppice_client::wire::{AdminRequest, Grant, Role};
+use coppice_client::wire::{AdminRequest, Grant, Permission, Role};
 
 /// Of a key, so much is shown in a refusal.
 const SHOWN_BYTES_MAX: usize = 64;
@@ -80,13 +80,11 @@ impl Rights {
 
     /// Whether they allow an operator's verb.
     pub fn verb(&self, verb: &AdminRequest) -> bool {
-        match verb {
-            AdminRequest::Init(_) if self.is_forming => true,
-            // What the map is that `MapGet` asks for.
-            AdminRequest::Map => true,
-            // Which users: the directory judges, by the users that it has then.
-            AdminRequest::Users | AdminRequest::ChangeUsers(_) => self.some_keys(Role::Admin),
-            _ => self.all_keys(Role::Admin),
+        match verb.properties().permission {
+            Permission::Everybody => true,
+            Permission::AdminOrForming => self.is_forming || self.all_keys(Role::Admin),
+            Permission::AdminOfSomeKeys => self.some_keys(Role::Admin),
+            Permission::Admin => self.all_keys(Role::Admin),
         }
     }
 

@@ -137,14 +137,12 @@ impl PartitionQuery {
     /// As a range inside `partition`.
     pub fn range(&self, partition: PartitionId) -> RangeRequest {
         RangeRequest {
-            partition,
             low: self.low[..].into(),
             high: self.high.as_deref().map(Value::from),
             scan: self.scan,
-            stale: false,
             anywhere: true,
-            versioned: false,
             credit: self.credit,
+            ..RangeRequest::whole(partition)
         }
     }
 }

@@ -13,8 +13,8 @@ use coppice_client::token::Token;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::frame::HEADER_BYTES;
 use coppice_client::wire::{
-    AdminRequest, Command, CommandsRequest, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, Kind, PartitionId,
-    Refusal as Refused, Request as Asked, Role, Shape,
+    Command, CommandsRequest, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, Kind, PartitionId, Permission,
+    Refusal as Refused, Request as Asked, Role,
 };
 use coppice_core::access::{Access, CertificateName, Credentials, Denial, Needs, Rights, Stranger};
 
@@ -58,8 +58,8 @@ pub(super) fn check(rights: &Rights, asked: &Asked) -> Result<(), Closed> {
         // About what was admitted before.
         Asked::Credit(_) | Asked::Cancel | Asked::PartCredit { .. } | Asked::PartCancel { .. } => Ok(()),
         Asked::Admin(admin) => {
-            let of_users = matches!(**admin, AdminRequest::Users | AdminRequest::ChangeUsers(_));
-            allowed(false, Role::Admin, if of_users { Needs::SomeKeys } else { Needs::AllKeys })
+            let some = admin.properties().permission == Permission::AdminOfSomeKeys;
+            allowed(false, Role::Admin, if some { Needs::SomeKeys } else { Needs::AllKeys })
         }
         Asked::OpenSession(_) => allowed(rights.some_keys(Role::Write), Role::Write, Needs::SomeKeys),
         Asked::Commands(commands) => match denied_key(rights, commands) {
@@ -99,39 +99,6 @@ fn denied_key<'a>(rights: &Rights, commands: &'a CommandsRequest) -> Option<(Rol
     })
 }
 
-/// What an operator's verb is called in the log; none: it changes nothing.
-fn audited(admin: &AdminRequest) -> Option<String> {
-    match admin {
-        AdminRequest::ConfigGet
-        | AdminRequest::CheckReplicas
-        | AdminRequest::Tuning { .. }
-        | AdminRequest::Map
-        | AdminRequest::Users => None,
-        AdminRequest::Init(_) => Some("init".into()),
-        AdminRequest::ConfigSet { key, value } => Some(format!("config set {key} {value}")),
-        AdminRequest::LogLevel { spec } => Some(format!("node log-level {spec}")),
-        AdminRequest::TransferLeader { partition, to, .. } => Some(format!("leader transfer {partition} {to}")),
-        AdminRequest::Reshape(request) if request.dry_run => None,
-        // Its keys are the client's.
-        AdminRequest::Reshape(request) => Some(format!("{} ({})", reshapes(&request.shape), request.change)),
-        AdminRequest::Faults(_) => Some("faults".into()),
-        AdminRequest::ChangeUsers(change) => Some(format!("user {} {}", change.verb(), change.name())),
-    }
-}
-
-fn reshapes(shape: &Shape) -> &'static str {
-    match shape {
-        Shape::AddNode { .. } => "node add",
-        Shape::DrainNode { .. } => "node drain",
-        Shape::UndrainNode { .. } => "node undrain",
-        Shape::RemoveNode { .. } => "node remove",
-        Shape::ReplaceNode { .. } => "node replace",
-        Shape::Move { .. } => "partition move",
-        Shape::Split { .. } => "partition split",
-        Shape::Merge { .. } => "partition merge",
-    }
-}
-
 impl Connection {
     /// What it may do now.
     pub(super) fn rights(&self) -> Arc<Rights> {
@@ -160,9 +127,9 @@ impl Connection {
         let refusal = match checked {
             Ok(()) => {
                 if let Asked::Admin(admin) = asked
-                    && let Some(verb) = audited(admin)
+                    && admin.properties().changes
                 {
-                    let (rights, from) = (self.rights(), From::of(self));
+                    let (rights, from, verb) = (self.rights(), From::of(self), admin.to_string());
                     let user = rights.user().unwrap_or("anybody: access control is off");
                     tracing::info!(user, from = %from.host, port = from.port, verb, "an operator's verb");
                 }
@@ -303,7 +270,7 @@ pub(super) fn greet(shard: &RefCell<Shard>, connection: &Rc<Connection>, stream:
 /// Wrong credentials cost whoever shows them time, and this node a timer.
 fn turn_away(shard: &RefCell<Shard>, connection: &Rc<Connection>, stream: u32, stranger: &Stranger) {
     let from = From::of(connection);
-    tracing::warn!(from = %from.host, port = from.port, "a client is turned away: {stranger}");
+    tracing::warn!(from = %from.host, port = from.port, "a client is refused: {stranger}");
     let shared = Arc::clone(&shard.borrow().shared);
     connection.state.borrow_mut().is_stranger = true;
     if !shared.stranger_waits(STRANGERS_MAX) {
@@ -326,7 +293,7 @@ pub fn may_give(
 ) -> bool {
     let allowed = connection.may_receive(&share.low, share.high.as_deref());
     if !allowed {
-        tracing::warn!(%partition, "a part of a query is not given: the client that it names may not read it");
+        tracing::warn!(%partition, "a part of a query is withheld: its client may not read it");
     }
     allowed
 }

@@ -37,13 +37,7 @@ pub(super) fn repeat(
 
 /// Bytes of the value in a result.
 pub(super) fn value_bytes(result: &OpResult) -> usize {
-    match result {
-        OpResult::Put { previous: value }
-        | OpResult::Insert { present: value }
-        | OpResult::Delete { previous: value }
-        | OpResult::Cas { current: value, .. }
-        | OpResult::Get { value } => value.as_deref().map_or(0, <[u8]>::len),
-    }
+    result.value().map_or(0, |value| value.len())
 }
 
 /// Answers one command whose operations have run.
