@@ -6,7 +6,7 @@ use coppice_core::settings::nearest;
 
 use super::error::ConfigError;
 use super::load::{Given, Origin};
-use super::table::{LATER, NODE_SETTINGS, Setting};
+use super::table::{NODE_SETTINGS, Setting};
 
 const PREFIX: &str = "COPPICE_";
 
@@ -65,17 +65,11 @@ fn is_ours(name: &str) -> bool {
         && !PLATFORM_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// A variable that is no setting: refused if it is nearly one or will be one, else worth a warning only, for it may be
+/// A variable that is no setting: refused if it is nearly one, else worth a warning only, for it may be
 /// somebody else's.
 fn warning_for(name: &str) -> Result<String, ConfigError> {
     let origin = Origin::Environment(name.to_owned());
     let spelled = name[PREFIX.len()..].to_ascii_lowercase();
-    let begins = |key: &str| {
-        spelled.strip_prefix(&key.replace('.', "_")).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
-    };
-    if let Some((key, sentence)) = LATER.iter().find(|(key, _)| begins(key)) {
-        return Err(ConfigError::Later { key: (*key).to_owned(), origin, sentence });
-    }
     let spellings: Vec<String> = NODE_SETTINGS.iter().map(|setting| setting.key.replace('.', "_")).collect();
     let meant = nearest(&spelled, spellings.iter().map(String::as_str));
     match meant.and_then(|meant| spellings.iter().position(|spelling| spelling == meant)) {

@@ -33,16 +33,6 @@ pub enum ConfigError {
         /// The nearest known name.
         nearest: Option<String>,
     },
-    /// A name that a later version will know.
-    #[error("`{key}` cannot be set: {sentence}")]
-    Later {
-        /// The name.
-        key: String,
-        /// Where it was written.
-        origin: Origin,
-        /// What is missing and what to do meanwhile.
-        sentence: &'static str,
-    },
     /// A value that its setting cannot have.
     #[error("`{key}` must be {expected}")]
     Invalid {
@@ -75,10 +65,9 @@ impl ConfigError {
     pub fn place(&self) -> String {
         match self {
             Self::File { path, .. } | Self::Syntax { path, .. } => path.display().to_string(),
-            Self::Unknown { origin, .. }
-            | Self::Later { origin, .. }
-            | Self::Invalid { origin, .. }
-            | Self::Conflict { origin, .. } => origin.to_string(),
+            Self::Unknown { origin, .. } | Self::Invalid { origin, .. } | Self::Conflict { origin, .. } => {
+                origin.to_string()
+            }
         }
     }
 
@@ -90,7 +79,6 @@ impl ConfigError {
             Self::Syntax { .. } => "the file is not valid TOML".to_owned(),
             Self::Unknown { nearest: Some(_), .. } => "a typing error".to_owned(),
             Self::Unknown { nearest: None, .. } => "no setting has this name".to_owned(),
-            Self::Later { .. } => "the setting belongs to a later version".to_owned(),
             Self::Invalid { .. } => "the value is written wrongly or out of bounds".to_owned(),
             Self::Conflict { remedy, .. } => (*remedy).to_owned(),
         }

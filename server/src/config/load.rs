@@ -15,7 +15,7 @@ use super::check::check;
 use super::environment::read_environment;
 use super::error::ConfigError;
 use super::node::NodeConfig;
-use super::table::{LATER, NODE_SETTINGS, Setting, find};
+use super::table::{NODE_SETTINGS, Setting, find};
 
 /// Files that are looked for, in this order, when none is named.
 const FILES: [&str; 2] = ["./coppice.toml", "/etc/coppice/coppice.toml"];
@@ -182,24 +182,13 @@ fn text_of(value: &toml::Value) -> Option<String> {
 }
 
 fn known(key: &str, origin: &Origin) -> Result<&'static Setting, ConfigError> {
-    refuse_later(key, origin)?;
     find(key).ok_or_else(|| unknown(key, origin))
 }
 
 /// Refuses a table that no setting stands in, by the table's own name.
 fn known_prefix(key: &str, origin: &Origin) -> Result<(), ConfigError> {
-    refuse_later(key, origin)?;
     let inside = |setting: &Setting| setting.key.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
     if NODE_SETTINGS.iter().any(inside) { Ok(()) } else { Err(unknown(key, origin)) }
-}
-
-fn refuse_later(key: &str, origin: &Origin) -> Result<(), ConfigError> {
-    let begins = |name: &str| key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-    let later = LATER.iter().find(|(name, _)| begins(name));
-    match later {
-        Some((_, sentence)) => Err(ConfigError::Later { key: key.to_owned(), origin: origin.clone(), sentence }),
-        None => Ok(()),
-    }
 }
 
 fn unknown(key: &str, origin: &Origin) -> ConfigError {
@@ -288,15 +277,6 @@ mod tests {
         assert!(error_of(&with(Some(&file), &[], &[])).starts_with("unknown setting `lgo`"));
         let text = error_of(&with(None, &[("COPPICE_LOG_FLSH", "off")], &[]));
         assert_eq!(text, "unknown setting `COPPICE_LOG_FLSH`; did you mean `COPPICE_LOG_FLUSH`?");
-    }
-
-    #[test]
-    fn what_a_later_version_brings_is_refused_with_a_sentence() {
-        for text in ["[listen]\nresp = \"127.0.0.1:7401\"", "listen.etcd = \"off\""] {
-            let file = TestFile::new(text);
-            assert!(error_of(&with(Some(&file), &[], &[])).contains("is not in this version"), "{text}");
-        }
-        assert!(error_of(&with(None, &[("COPPICE_LISTEN_RESP", "a")], &[])).contains("is not in this version"));
     }
 
     #[test]

@@ -41,17 +41,17 @@ pub struct NodeConfig {
     pub memory_limit: u64,
     /// Bounds of what the node takes on.
     pub limits: Limits,
-    /// A connection that has not said `Hello` by then is closed.
+    /// A connection without a complete handshake by then is closed.
     pub handshake_timeout: Duration,
     /// An idle connection is probed this often.
     pub keepalive: Duration,
-    /// Time given to work in flight after SIGTERM.
+    /// How long a stop waits for leaderships to move.
     pub drain_timeout: Duration,
     /// Threads that own replicas.
     pub worker_threads: usize,
-    /// Pins each shard thread to a core.
+    /// Pins each worker thread to a core.
     pub pin_threads: bool,
-    /// A thread with nothing to do looks so long for work before it sleeps, where that pays (`crate::spin`).
+    /// How long an idle thread polls for work before it sleeps, where that pays (`crate::spin`).
     pub busy_poll: Duration,
     /// A filter as `info` or `info,coppice_server::log=debug`.
     pub log_level: String,
@@ -160,15 +160,15 @@ pub struct Limits {
     pub node_bytes: u64,
     /// Bytes of scan parts under way on the node.
     pub scan_bytes: u64,
-    /// Inputs that one shard's mailbox holds.
+    /// Inputs that the mailbox of one worker holds.
     pub mailbox: usize,
     /// How long a client may take nothing of what waits for it.
     pub stalled_reader: Duration,
-    /// How long a snapshot stays pinned for a slow reader.
+    /// How long a scan may hold its snapshot.
     pub scan_snapshot_max_age: Duration,
-    /// Memory that the snapshots of scans may keep alive.
+    /// Memory that the snapshot of a scan may keep alive.
     pub scan_snapshot_bytes: u64,
-    /// Partitions that the node hosts.
+    /// Replicas that the node may hold.
     pub partitions: usize,
 }
 

@@ -107,13 +107,6 @@ pub(super) fn find(key: &str) -> Option<&'static Setting> {
     NODE_SETTINGS.iter().find(|setting| setting.key == key)
 }
 
-/// Names that the design knows and this version does not: accepting one in silence would promise what is not done.
-pub(super) const LATER: [(&str, &str); 3] = [
-    ("access_file", "users are replicated state, not a file: `coppice user add` says who may do what"),
-    ("listen.resp", "the RESP door is not in this version: use the native port"),
-    ("listen.etcd", "the etcd door is not in this version: use the native port"),
-];
-
 /// Every node setting, in the order in which files and manuals show them.
 pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
@@ -161,21 +154,21 @@ pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
         key: "advertise.native",
         default: DefaultValue::Text(""),
-        meaning: "what clients are told to dial; needed if listen.native is a wildcard",
+        meaning: "address that clients dial; required if listen.native is a wildcard",
         read: |c, t| optional(t).map(|v| c.advertise.native = v),
         show: |c| show_optional(c.advertise.native.as_ref()),
     },
     Setting {
         key: "advertise.peer",
         default: DefaultValue::Text(""),
-        meaning: "what other nodes are told to dial; needed if listen.peer is a wildcard",
+        meaning: "address that other nodes dial; required if listen.peer is a wildcard",
         read: |c, t| optional(t).map(|v| c.advertise.peer = v),
         show: |c| show_optional(c.advertise.peer.as_ref()),
     },
     Setting {
         key: "advertise.admin",
         default: DefaultValue::Text(""),
-        meaning: "where health and metrics are found; needed if listen.admin is a wildcard",
+        meaning: "address of health and metrics; required if listen.admin is a wildcard",
         read: |c, t| optional(t).map(|v| c.advertise.admin = v),
         show: |c| show_optional(c.advertise.admin.as_ref()),
     },
@@ -203,14 +196,14 @@ pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
         key: "insecure",
         default: DefaultValue::Text("false"),
-        meaning: "listen beyond loopback without TLS and without access control; every status then warns",
+        meaning: "allow to listen beyond loopback without TLS, and the admin port beyond loopback; every status warns",
         read: |c, t| parse_switch(t).map(|v| c.insecure = v),
         show: |c| c.insecure.to_string(),
     },
     Setting {
         key: "allow_faults",
         default: DefaultValue::Text("false"),
-        meaning: "let tests cut and slow the links between nodes; loopback only",
+        meaning: "allow tests to cut and slow links between nodes; loopback only",
         read: |c, t| parse_switch(t).map(|v| c.allow_faults = v),
         show: |c| c.allow_faults.to_string(),
     },
@@ -224,14 +217,14 @@ pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
         key: "log.segment_bytes",
         default: DefaultValue::Text("64 MiB"),
-        meaning: "size of one file of the acceptor log (a new node's first: at most 1 MiB)",
+        meaning: "size of a log segment; the first of a new node has at most 1 MiB",
         read: |c, t| size(t, 64 * KIB..=4 * GIB).map(|v| c.log.segment_bytes = v),
         show: |c| show_size(c.log.segment_bytes),
     },
     Setting {
         key: "log.segments_ahead",
         default: DefaultValue::Text("1"),
-        meaning: "log files that are zeroed before they are needed",
+        meaning: "log segments prepared before they are needed",
         read: |c, t| count(t, 0..=64).map(|v| c.log.segments_ahead = v),
         show: |c| c.log.segments_ahead.to_string(),
     },
@@ -252,21 +245,21 @@ pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
         key: "log.disk_reserve",
         default: DefaultValue::Text("1 GiB"),
-        meaning: "disk that stays free: below it, writes that grow the store are refused",
+        meaning: "free disk below which writes that grow the store are refused",
         read: |c, t| size(t, 0..=TIB).map(|v| c.log.disk_reserve = v),
         show: |c| show_size(c.log.disk_reserve),
     },
     Setting {
         key: "log.keep",
         default: DefaultValue::Text("trim"),
-        meaning: "`all` moves trimmed log files aside instead of deleting them",
+        meaning: "`all` moves trimmed log segments to log/old/ instead of deleting them",
         read: |c, t| word(t, &KEEPS).map(|v| c.log.keep = v),
         show: |c| name_of(c.log.keep, &KEEPS),
     },
     Setting {
         key: "checkpoint.log_bytes",
         default: DefaultValue::Text("256 MiB"),
-        meaning: "log after which a checkpoint is written, or the size of the last one if that is more",
+        meaning: "log of a partition after which it writes a checkpoint; at least the size of its last checkpoint",
         read: |c, t| size(t, 64 * KIB..=TIB).map(|v| c.checkpoint.log_bytes = v),
         show: |c| show_size(c.checkpoint.log_bytes),
     },
@@ -329,21 +322,21 @@ pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
         key: "limits.mailbox",
         default: DefaultValue::Text("4096"),
-        meaning: "inputs that wait before one shard thread; beyond: sockets wait",
+        meaning: "inputs that may wait for one worker thread; beyond: Busy",
         read: |c, t| count(t, 1..=1_000_000).map(|v| c.limits.mailbox = v),
         show: |c| c.limits.mailbox.to_string(),
     },
     Setting {
         key: "limits.stalled_reader",
         default: DefaultValue::Text("30s"),
-        meaning: "a client that takes nothing of its answers for so long is disconnected",
+        meaning: "time after which a client that reads none of its answers is disconnected",
         read: |c, t| time(t, SECOND..=DAY).map(|v| c.limits.stalled_reader = v),
         show: |c| show_time(c.limits.stalled_reader),
     },
     Setting {
         key: "limits.scan_snapshot_bytes",
         default: DefaultValue::Text("1 GiB"),
-        meaning: "memory that the snapshots of scans may keep alive; beyond: the oldest gets SnapshotExpired",
+        meaning: "memory that the snapshot of a scan may keep alive; beyond: SnapshotExpired",
         read: |c, t| size(t, MIB..=TIB).map(|v| c.limits.scan_snapshot_bytes = v),
         show: |c| show_size(c.limits.scan_snapshot_bytes),
     },
@@ -357,28 +350,28 @@ pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
         key: "limits.partitions",
         default: DefaultValue::Text("256"),
-        meaning: "partitions that the node hosts",
+        meaning: "replicas that the node may hold",
         read: |c, t| count(t, 1..=65_536).map(|v| c.limits.partitions = v),
         show: |c| c.limits.partitions.to_string(),
     },
     Setting {
         key: "handshake_timeout",
         default: DefaultValue::Text("5s"),
-        meaning: "a connection that has not said Hello by then is closed",
+        meaning: "time after which a connection without a complete handshake is closed",
         read: |c, t| time(t, MILLISECOND..=HOUR).map(|v| c.handshake_timeout = v),
         show: |c| show_time(c.handshake_timeout),
     },
     Setting {
         key: "keepalive",
         default: DefaultValue::Text("30s"),
-        meaning: "how often an idle connection is probed",
+        meaning: "time between two TCP probes of an idle connection",
         read: |c, t| time(t, SECOND..=HOUR).map(|v| c.keepalive = v),
         show: |c| show_time(c.keepalive),
     },
     Setting {
         key: "drain_timeout",
         default: DefaultValue::Text("10s"),
-        meaning: "time given to work in flight after SIGTERM",
+        meaning: "how long a stop waits for leaderships to move, at most leader_transfer_timeout",
         read: |c, t| time(t, Duration::ZERO..=HOUR).map(|v| c.drain_timeout = v),
         show: |c| show_time(c.drain_timeout),
     },
@@ -399,7 +392,7 @@ pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
         key: "busy_poll",
         default: DefaultValue::Text("500us"),
-        meaning: "an idle thread looks so long for work before it sleeps, if its last wait was as short; 0: never",
+        meaning: "how long an idle thread polls before it sleeps, if its last wait was as short; 0s: never",
         read: |c, t| time(t, Duration::ZERO..=MILLISECOND * 10).map(|v| c.busy_poll = v),
         show: |c| show_time(c.busy_poll),
     },
@@ -420,7 +413,7 @@ pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
         key: "slow_request",
         default: DefaultValue::Text("500ms"),
-        meaning: "requests slower than this are logged with the time of each stage",
+        meaning: "a slower request is logged with the time of each stage",
         read: |c, t| time(t, Duration::ZERO..=HOUR).map(|v| c.slow_request = v),
         show: |c| show_time(c.slow_request),
     },

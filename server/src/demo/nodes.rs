@@ -30,7 +30,7 @@ pub const READY: &str = "ready";
 pub const WAITING: &str = "waiting for init";
 
 /// Variables that reach the nodes; all other settings are the demo's.
-const VARIABLES_KEPT: [&str; 3] = ["COPPICE_LOG", "COPPICE_MUTANT", "COPPICE_SPIN"];
+const VARIABLES_KEPT: [&str; 3] = ["COPPICE_LOG", "COPPICE_MUTANT", "COPPICE_BUSY_POLL"];
 
 /// How far a node has come.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -135,7 +135,7 @@ fn read_late(stream: &mut TcpStream) -> (u64, Option<PartEnd>, Option<Refusal>) 
 fn slow_readers_of_everything_take_bounded_memory_and_get_all_or_an_error() {
     const PAIRS: u64 = 200;
     let pin = Duration::from_secs(2);
-    let cluster = Cluster::formed_with(1, "", &["--limits-snapshot-pin=2s", "--limits-scan-bytes=4MiB"]);
+    let cluster = Cluster::formed_with(1, "", &["--limits-scan-snapshot-max-age=2s", "--limits-scan-bytes=4MiB"]);
     let client = cluster.client();
     for number in 0..PAIRS {
         client.put(format!("k{number:03}").as_bytes(), vec![b'v'; 100_000].as_slice()).expect("done");

@@ -247,7 +247,7 @@ fn head(setup: &Setup, settings: &[ConfigRow]) -> Head<'static> {
     Head {
         commit: text(crate::COMMIT.to_owned()),
         seed: text(setup.seed.to_string()),
-        reads: text(value("reads").unwrap_or_default()),
+        reads: text("quorum".to_owned()),
         speculation: value("speculation").map(|value| value == "on"),
         state: Vec::new(),
     }

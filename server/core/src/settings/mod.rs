@@ -22,7 +22,6 @@ pub const FEATURE_LEVEL: u32 = 1;
 const SESSIONS_LEAST: u64 = 4;
 
 const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
-const READS: [(&str, Reads); 1] = [("quorum", Reads::Quorum)];
 
 /// The settings of a cluster (operations.md 3).
 ///
@@ -39,7 +38,7 @@ pub struct ClusterSettings {
     pub auto_tuning: bool,
     /// Bytes at which a batch closes.
     pub batch_bytes_max: u64,
-    /// A batch closes this long after its first command; an idle pipe sends at once.
+    /// How long a batch waits after its first command; a pipeline with room sends at once.
     pub batch_delay_max: Duration,
     /// Instances that may be undecided.
     pub window: u32,
@@ -47,21 +46,19 @@ pub struct ClusterSettings {
     pub window_bytes_max: u64,
     /// Executes batches before they are decided.
     pub speculation: bool,
-    /// Instances decided and not executed, beyond which the proposer waits.
+    /// Instances decided and not executed, beyond which the leader proposes nothing.
     pub apply_lag_max: u32,
-    /// How a read knows that its leader leads.
-    pub reads: Reads,
-    /// A leader is heard from this often.
+    /// Time between two heartbeats of a leader.
     pub heartbeat_interval: Duration,
-    /// A leader whose group has nothing to do is heard from this often; zero: as always.
+    /// Time between two heartbeats of a leader whose group is idle; zero: [`Self::heartbeat_interval`].
     pub quiesce_heartbeat_interval: Duration,
     /// Silence after which a leader is replaced, drawn from 1x to 2x.
     pub election_timeout: Duration,
-    /// A query is released or aborted at most so long after its ticket was sent; at least four measured rounds.
+    /// Time after its ticket at which an unreleased query aborts; at least four measured rounds.
     pub place_timeout: Duration,
-    /// A leader that is asked to hand over has so long.
+    /// How long a leader transfer may take.
     pub leader_transfer_timeout: Duration,
-    /// A part of a query waits so long for its client to connect to the node that has it.
+    /// How long a part of a query waits for its client to connect to the node that serves it.
     pub responder_connect_timeout: Duration,
     /// Instances without a command after which a session ends.
     pub session_expiry: u64,
@@ -71,14 +68,6 @@ pub struct ClusterSettings {
     pub session_bytes_max: u64,
     /// Instances between two comparisons of the replicas' digests.
     pub digest_interval: u64,
-}
-
-/// How a read knows that its leader leads (protocol.md 7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Reads {
-    /// A quorum confirms; no clock is trusted.
-    Quorum,
 }
 
 /// One cluster setting.
@@ -107,14 +96,6 @@ pub enum ClusterSettingError {
         /// The nearest known name.
         nearest: Option<&'static str>,
     },
-    /// A later version will know the name.
-    #[error("`{key}` is not in this version: {sentence}")]
-    Later {
-        /// The name.
-        key: String,
-        /// What holds meanwhile.
-        sentence: &'static str,
-    },
     /// The value cannot be.
     #[error("`{key}` must be {expected}")]
     Invalid {
@@ -124,15 +105,6 @@ pub enum ClusterSettingError {
         expected: String,
     },
 }
-
-/// Names that the design knows and this version does not.
-const LATER: [(&str, &str); 5] = [
-    ("lease_duration", "reads are confirmed by a quorum"),
-    ("route", "the leader sends to all replicas"),
-    ("move_rate", "a move takes what disks and links give"),
-    ("auto_split", "partitions are split by hand"),
-    ("key_metadata", "keys carry none"),
-];
 
 /// Every cluster setting, in the order in which it is shown.
 pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
@@ -167,7 +139,7 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
     ClusterSetting {
         key: "batch_delay_max",
         default: "5ms",
-        meaning: "a batch closes this long after its first command; an idle pipe sends at once",
+        meaning: "how long a batch waits after its first command; a pipeline with room sends at once",
         read: |s, t| time(t, Duration::ZERO..=Duration::from_secs(1)).map(|v| s.batch_delay_max = v),
         show: |s| show_time(s.batch_delay_max),
     },
@@ -195,28 +167,21 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
     ClusterSetting {
         key: "apply_lag_max",
         default: "128",
-        meaning: "instances decided and not executed, beyond which the proposer waits",
+        meaning: "instances decided and not executed, beyond which the leader proposes nothing",
         read: |s, t| count(t, 1..=65_536).map(|v| s.apply_lag_max = v),
         show: |s| s.apply_lag_max.to_string(),
     },
     ClusterSetting {
-        key: "reads",
-        default: "quorum",
-        meaning: "how a read knows that its leader leads",
-        read: |s, t| reads(t).map(|v| s.reads = v),
-        show: |s| name_of(s.reads, &READS),
-    },
-    ClusterSetting {
         key: "heartbeat_interval",
         default: "50ms",
-        meaning: "a leader is heard from this often",
+        meaning: "time between two heartbeats of a leader",
         read: |s, t| time(t, MILLISECOND..=Duration::from_secs(10)).map(|v| s.heartbeat_interval = v),
         show: |s| show_time(s.heartbeat_interval),
     },
     ClusterSetting {
         key: "quiesce_heartbeat_interval",
         default: "1s",
-        meaning: "a leader whose group has nothing to do is heard from this often; 0s: as always",
+        meaning: "time between two heartbeats of a leader whose group is idle; 0s: heartbeat_interval",
         read: |s, t| time(t, Duration::ZERO..=Duration::from_secs(10)).map(|v| s.quiesce_heartbeat_interval = v),
         show: |s| show_time(s.quiesce_heartbeat_interval),
     },
@@ -230,21 +195,21 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
     ClusterSetting {
         key: "place_timeout",
         default: "150ms",
-        meaning: "a query across partitions is aborted when it was not released so long, or four rounds, after its ticket",
+        meaning: "time, at least four measured rounds, after which an unreleased query across partitions aborts",
         read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.place_timeout = v),
         show: |s| show_time(s.place_timeout),
     },
     ClusterSetting {
         key: "leader_transfer_timeout",
         default: "2s",
-        meaning: "a leader that is asked to hand over has so long",
+        meaning: "how long a leader transfer may take",
         read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.leader_transfer_timeout = v),
         show: |s| show_time(s.leader_transfer_timeout),
     },
     ClusterSetting {
         key: "responder_connect_timeout",
         default: "1s",
-        meaning: "a part of a query waits so long for its client to connect to the node that has it",
+        meaning: "how long a part of a query waits for its client to connect to the node that serves it",
         read: |s, t| time(t, MILLISECOND..=Duration::from_secs(60)).map(|v| s.responder_connect_timeout = v),
         show: |s| show_time(s.responder_connect_timeout),
     },
@@ -258,7 +223,7 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
     ClusterSetting {
         key: "sessions_max",
         default: "100000",
-        meaning: "sessions per partition; clients beyond it end each other's",
+        meaning: "sessions per partition; beyond, an old session ends for each new one",
         read: |s, t| count(t, SESSIONS_LEAST..=10_000_000).map(|v| s.sessions_max = v),
         show: |s| s.sessions_max.to_string(),
     },
@@ -278,13 +243,6 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
     },
 ];
 
-fn reads(text: &str) -> Result<Reads, String> {
-    if text.trim() == "lease" {
-        return Err("`quorum`: leases are not in this version".to_owned());
-    }
-    word(text, &READS)
-}
-
 impl Default for ClusterSettings {
     fn default() -> Self {
         let mut settings = Self {
@@ -297,7 +255,6 @@ impl Default for ClusterSettings {
             window_bytes_max: 0,
             speculation: false,
             apply_lag_max: 0,
-            reads: Reads::Quorum,
             heartbeat_interval: Duration::ZERO,
             quiesce_heartbeat_interval: Duration::ZERO,
             election_timeout: DAY,
@@ -321,11 +278,8 @@ impl ClusterSettings {
     /// Sets one by name. The others stay; whether all go together is [`ClusterSettings::check`].
     ///
     /// # Errors
-    /// The name is unknown or of a later version, or the value is out of bounds.
+    /// The name is unknown, or the value is out of bounds.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), ClusterSettingError> {
-        if let Some((_, sentence)) = LATER.iter().find(|(name, _)| *name == key) {
-            return Err(ClusterSettingError::Later { key: key.to_owned(), sentence });
-        }
         let Some(setting) = CLUSTER_SETTINGS.iter().find(|setting| setting.key == key) else {
             let known = CLUSTER_SETTINGS.iter().map(|setting| setting.key);
             return Err(ClusterSettingError::Unknown { key: key.to_owned(), nearest: nearest(key, known) });
@@ -400,13 +354,11 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_bounds_unknown_and_later_names_are_refused() {
+    fn values_out_of_bounds_and_unknown_names_are_refused() {
         let mut settings = ClusterSettings::default();
         let mut refused = |key: &str, text: &str| settings.set(key, text).expect_err("a refusal").to_string();
         assert_eq!(refused("replicas", "10"), "`replicas` must be a number from 1 to 9, not `10`");
         assert_eq!(refused("windw", "1"), "unknown cluster setting `windw`; did you mean `window`?");
-        assert_eq!(refused("route", "ring"), "`route` is not in this version: the leader sends to all replicas");
-        assert_eq!(refused("reads", "lease"), "`reads` must be `quorum`: leases are not in this version");
         assert_eq!(
             refused("responder_connect_timeout", "61s"),
             "`responder_connect_timeout` must be from 1ms to 1min, not 61s"
