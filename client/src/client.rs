@@ -447,7 +447,7 @@ pub enum Load {
 /// The session gives each command an output of its kind.
 fn impossible() -> Error {
     debug_assert!(false, "an output of another kind");
-    Error::failed(Reason::Incompatible("an answer of another kind".into()))
+    Error::failed(Reason::Incompatible("an unexpected answer".into()))
 }
 
 fn one(outcome: Outcome) -> Result<Answer<OpResult>> {

@@ -57,7 +57,7 @@ impl Context {
             code,
             what,
             place: self.endpoints.join(", "),
-            cause: "the nodes' logs tell more".to_owned(),
+            cause: "the nodes' logs say more".to_owned(),
             next: self.look(),
         }
     }
@@ -163,10 +163,10 @@ fn not_done(error: &AdminError, context: &Context) -> Failure {
         AdminError::Exists(_) if context.verb == "init" => {
             (Exit::Condition, "exists", "it was done before; --if-needed accepts that")
         }
-        AdminError::Exists(_) => (Exit::Condition, "exists", "it is there already, and something else was asked for"),
+        AdminError::Exists(_) => (Exit::Condition, "exists", "it exists already, and differs from what was asked for"),
         AdminError::NotFound(_) => (Exit::NotFound, "not_found", "nothing has this name"),
-        AdminError::Invalid(_) => (Exit::Usage, "invalid", "an argument makes no sense"),
-        AdminError::Refused(_) => (Exit::Condition, "refused", "the cluster is not in the state that this needs"),
+        AdminError::Invalid(_) => (Exit::Usage, "invalid", "an argument is invalid"),
+        AdminError::Refused(_) => (Exit::Condition, "refused", "the cluster is not in the state that this verb needs"),
         AdminError::NoMajority { .. } => {
             (Exit::Unavailable, "no_majority", "it is cut off from the others, or too many nodes are down")
         }
@@ -229,7 +229,7 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             Exit::Unavailable,
             "busy",
             format!("{partition} was busy for {}", show_time(context.timeout)),
-            "more is asked of it than its limits allow, or it waits for other partitions".to_owned(),
+            "the load is above its limits, or it waits for other partitions".to_owned(),
             context.look(),
         ),
         Reason::Full => (
@@ -244,7 +244,7 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
         Reason::TimedOut => (
             Exit::Unavailable,
             "timed_out",
-            format!("not answered {}, and certainly not executed", context.within()),
+            format!("no answer {}; certainly not executed", context.within()),
             silent_replicas(place, &partition),
             context.look(),
         ),
@@ -252,7 +252,7 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             Exit::Unavailable,
             "queue_full",
             "too many calls wait in this client".to_owned(),
-            "the cluster answers more slowly than it is asked".to_owned(),
+            "this client asks faster than the cluster answers".to_owned(),
             context.look(),
         ),
         Reason::TooLarge => (

@@ -292,7 +292,7 @@ fn partition_json(partition: &PartitionStatus) -> Value {
         "trimmed_upto": partition.trimmed_upto,
         "last_ticket": ticket(partition.last_ticket),
         "released": ticket(partition.released),
-        "held": partition.held,
+        "replies_held": partition.held,
         "undo_bytes": partition.undo_bytes,
         "keys": partition.keys,
         "bytes": partition.bytes,

@@ -122,7 +122,7 @@ impl Control {
     pub(super) fn answer_question(&mut self, asker: Asker, question: Question, reply: oneshot::Sender<Answer>) {
         if let Err(text) = asker.may_ask(&question, self.shared.presence().as_ref(), &self.shared.map()) {
             let node = asker.from.map(|from| from.node).unwrap_or_default();
-            tracing::warn!(%node, reason = %text, "a question is refused");
+            tracing::warn!(%node, reason = %text, "a request of another node is refused");
             // Whoever says so, there may be a newer map.
             if matches!(&question, Question::Adopt { map, .. } if map.version > self.shared.map().version) {
                 self.ask_for_the_map();
@@ -305,7 +305,7 @@ pub(super) async fn directory(shared: &Arc<Shared>, command: DirectoryCommand) -
             let address = shared.peer_address(leader).ok_or_else(|| format!("{leader} has no known address"))?;
             match ask(shared, Some(leader), &address, &Question::Directory(command), DIRECTORY_TIMEOUT).await {
                 Ok(Answer::Directory(reply)) => Ok(reply),
-                Ok(_) => Err(format!("{leader} gave an answer of another kind")),
+                Ok(_) => Err(format!("{leader} gave an unexpected answer")),
                 Err(error) => Err(error.to_string()),
             }
         }
@@ -324,7 +324,7 @@ async fn tell_directory(shared: &Arc<Shared>, own: NodeId, command: &DirectoryCo
         let question = Question::Directory(command.clone());
         match ask(shared, Some(node.id), &node.addresses.peer, &question, DIRECTORY_TIMEOUT).await {
             Ok(Answer::Directory(_)) => return Ok(()),
-            Ok(_) => last = format!("{}: an answer of another kind", node.id),
+            Ok(_) => last = format!("{}: an unexpected answer", node.id),
             Err(error) => last = format!("{}: {error}", node.id),
         }
     }

@@ -61,7 +61,7 @@ impl Control {
                     let is_taken = matches!(&decided, Ok(reply) if !matches!(reply, DirectoryReply::Refused(_)));
                     match decided {
                         Ok(DirectoryReply::Refused(reason)) => {
-                            tracing::info!(?command, %reason, "the directory does not take a step");
+                            tracing::info!(?command, %reason, "the directory refused a step of a topology change");
                         }
                         Ok(_) => {}
                         Err(error) => tracing::debug!(?command, %error, "a step is not decided yet"),
@@ -70,7 +70,7 @@ impl Control {
                 });
             }
             Effect::Configure { leader, partition, expected, configuration } => {
-                tracing::info!(%partition, %configuration, "a new configuration is to be proposed");
+                tracing::info!(%partition, %configuration, "a new configuration is proposed");
                 if shared.identity().is_some_and(|own| own.node == leader) {
                     return configure(&shared, partition, expected, configuration);
                 }

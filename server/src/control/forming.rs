@@ -37,7 +37,7 @@ impl Control {
                 let question = Question::Admin(coppice_client::wire::AdminRequest::Init(request));
                 let answer = match ask_anybody(&shared, &first, &question, INIT_TIMEOUT).await {
                     Ok(Answer::Admin(answer)) => answer,
-                    Ok(_) => failed("the first seed gave an answer of another kind"),
+                    Ok(_) => failed("the first seed gave an unexpected answer"),
                     Err(error) => failed(&format!("the first seed must carry out init: {error}")),
                 };
                 _ = reply.send(answer);
@@ -315,7 +315,7 @@ async fn assign(shared: &Arc<Shared>, seed: &str, assignment: Assignment, own: b
     match answer {
         Answer::Identified(identified) => Ok(identified),
         Answer::Refused(text) => Err(format!("seed {seed}: {text}")),
-        _ => Err(format!("seed {seed}: an answer of another kind")),
+        _ => Err(format!("seed {seed}: an unexpected answer")),
     }
 }
 

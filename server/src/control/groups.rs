@@ -144,7 +144,7 @@ impl Control {
         if let Some(text) = self.shared.vetting.copy()
             && let Err(error) = self.home.write_copy(&text)
         {
-            tracing::warn!(%error, "it cannot be written down that this directory is a copy");
+            tracing::warn!(%error, "the mark that this directory is a copy cannot be written");
         }
         for shard in 0..self.shared.shards() {
             self.on_shard_index(shard, move |shard| {
@@ -163,8 +163,10 @@ impl Control {
         let Some((checkpoints, _)) = &self.checkpoints else { return };
         for group in self.controller.replicas().stale(checkpoints.partitions().unwrap_or_default()) {
             match checkpoints.remove(group) {
-                Ok(()) => tracing::info!(partition = %group, "the checkpoints of a replica that is gone were deleted"),
-                Err(error) => tracing::warn!(partition = %group, %error, "checkpoints of a replica that is gone stay"),
+                Ok(()) => tracing::info!(partition = %group, "checkpoints of a removed replica were deleted"),
+                Err(error) => {
+                    tracing::warn!(partition = %group, %error, "checkpoints of a removed replica could not be deleted")
+                }
             }
         }
     }
@@ -243,7 +245,7 @@ impl Control {
         });
         if let Err(error) = spawned {
             // It counts as not durable until the next start, and snapshots that need it wait.
-            tracing::warn!(partition = %group, %error, "no thread to wait for the log with");
+            tracing::warn!(partition = %group, %error, "no thread for waiting for the log");
         }
     }
 

@@ -73,7 +73,7 @@ impl Control {
     /// Has the leader of a group hand over.
     pub(super) fn ask_to_hand_over(&mut self, leader: NodeId, partition: PartitionId, to: NodeId) {
         let longest = self.settings.leader_transfer_timeout;
-        tracing::info!(%partition, from = %leader, %to, "leadership is to be handed over");
+        tracing::info!(%partition, from = %leader, %to, "leader transfer begins");
         if self.shared.identity().is_some_and(|own| own.node == leader) {
             let (sender, receiver) = oneshot::channel();
             self.answer_transfer(partition, to, longest, sender);
@@ -104,7 +104,7 @@ impl Control {
                     let joined = DirectoryCommand::Reshape(Reshape::Joined { node });
                     decide_here(&shared, joined).await.err()
                 }
-                Ok(_) => Some("it gave an answer of another kind".to_owned()),
+                Ok(_) => Some("it gave an unexpected answer".to_owned()),
                 Err(error) => Some(error.to_string()),
             };
             shared.tell_control(ToControl::Input(Input::Assigned(node, trouble)));
@@ -149,7 +149,7 @@ impl Control {
             let asked = ask(&shared, leader, &address, &question, FORWARD_TIMEOUT).await;
             _ = reply.send(match asked {
                 Ok(Answer::Admin(answer)) => answer,
-                Ok(_) => AdminReply::Failed(AdminError::Refused("an answer of another kind".into())),
+                Ok(_) => AdminReply::Failed(AdminError::Refused("an unexpected answer".into())),
                 Err(error) => AdminReply::Failed(AdminError::TimedOut(error.to_string())),
             });
         });
@@ -245,7 +245,7 @@ pub(super) async fn enlist(
     match decide_here(shared, register).await {
         Ok(DirectoryReply::Registered(node)) => AdminReply::Reshaped(Reshaped { node: Some(node), ..plan }),
         Ok(DirectoryReply::Refused(reason)) => refused(reason.to_string()),
-        Ok(_) => refused("the directory gave an answer of another kind".into()),
+        Ok(_) => refused("the directory gave an unexpected answer".into()),
         Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
     }
 }

@@ -138,7 +138,7 @@ async fn secure_node(shared: &Shared, stream: TcpStream) -> Option<Channel> {
     match Channel::accept_node(stream, shared.tls()).await {
         Ok(channel) => return Some(channel),
         Err(HandshakeError::NoTls(stream)) => {
-            tracing::warn!(%from, port, "somebody speaks no TLS at the port of other nodes");
+            tracing::warn!(%from, port, "a connection without TLS at the peer port");
             refuse(Channel::Plain(stream), "this is the port of other nodes, and they speak TLS (tls.ca, tls.cert)")
                 .await;
         }

@@ -402,7 +402,7 @@ impl Control {
         self.hand_over_all().await;
         drop(self.checkpoints.take());
         if let Err(error) = self.shared.witnesses.save() {
-            tracing::warn!(%error, "how far other nodes were durable was not written down");
+            tracing::warn!(%error, "durable positions of other nodes could not be saved");
         }
         if let Some(log) = self.log.take() {
             log.close();

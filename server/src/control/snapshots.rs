@@ -141,7 +141,7 @@ impl Control {
             shared.tell_control(ToControl::Input(controller::Input::Deleted(group)));
         });
         if let Err(error) = spawned {
-            tracing::warn!(partition = %group, %error, "no thread to delete checkpoints with");
+            tracing::warn!(partition = %group, %error, "no thread for deleting checkpoints");
             self.tell(controller::Input::Deleted(group));
         }
     }

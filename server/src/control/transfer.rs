@@ -184,7 +184,7 @@ async fn ask_leader(
     match ask(shared, Some(leader), &address, &question, left + MARGIN).await? {
         Answer::Admin(reply) => Ok(Some(reply)),
         Answer::NotLeader => Ok(None),
-        _ => Err(AskError::Refused { address, text: "an answer of another kind".into() }),
+        _ => Err(AskError::Refused { address, text: "an unexpected answer".into() }),
     }
 }
 

@@ -31,7 +31,7 @@ impl Control {
                     AdminReply::UsersChanged(UserChangeReply { is_first, behind: tell_all(&shared, version).await })
                 }
                 Ok(DirectoryReply::UsersRefused(error)) => AdminReply::Failed(refusal(&error)),
-                Ok(_) => AdminReply::Failed(AdminError::Refused("the directory gave an answer of another kind".into())),
+                Ok(_) => AdminReply::Failed(AdminError::Refused("the directory gave an unexpected answer".into())),
                 Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
             });
         });

@@ -40,7 +40,7 @@ impl Known {
         }
         let Some(bytes) = file else { return Known::default() };
         decode(bytes).unwrap_or_else(|| {
-            tracing::warn!(file = FILE, "what is remembered of other nodes is damaged, and begins anew");
+            tracing::warn!(file = FILE, "the file of witnesses is damaged and begins empty");
             Known::default()
         })
     }

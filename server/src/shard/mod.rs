@@ -420,7 +420,7 @@ pub fn run(index: usize, shared: Arc<Shared>, receiver: Receiver<ToShard>, start
     // Not a `LocalSet`: the root task that polls one is woken through the system's event queue.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     let Ok(runtime) = runtime else {
-        tracing::error!("the system gives no event loop to a shard thread");
+        tracing::error!("no event loop for a worker thread");
         std::process::exit(1);
     };
     let shard = Shard::new(index, shared, started);

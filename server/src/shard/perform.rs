@@ -233,9 +233,9 @@ fn log(partition: PartitionId, note: Note) {
         Note::Follows(leader, ballot) => tracing::debug!(%partition, %ballot, leader = ?leader, "this node follows"),
         Note::Configured(_, configuration) => tracing::info!(%partition, %configuration, "configuration decided"),
         Note::TransferWhenFull(to) => {
-            tracing::info!(%partition, %to, "disk or memory is full: leadership is to be handed over");
+            tracing::info!(%partition, %to, "disk or memory is full: leader transfer begins");
         }
-        Note::TransferFailed(to) => tracing::info!(%partition, %to, "handover did not happen in time"),
+        Note::TransferFailed(to) => tracing::info!(%partition, %to, "leader transfer timed out"),
         Note::Placed(_) | Note::Moved | Note::Awaits(_) | Note::Coordinated(..) => {}
     }
 }

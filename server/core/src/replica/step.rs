@@ -160,7 +160,7 @@ pub enum Effect {
     },
     /// This replica was removed and may be deleted.
     Dismissed,
-    /// The transfer did not happen in time.
+    /// The leader transfer timed out.
     TransferFailed {
         /// Who was to lead.
         to: ReplicaId,

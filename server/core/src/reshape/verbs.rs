@@ -73,7 +73,7 @@ pub(super) fn unavailable<T>(text: String) -> Result<T, AdminError> {
 
 /// The name belongs to a change of something else.
 pub(super) fn another<T>(change: ChangeId) -> Result<T, AdminError> {
-    refused(format!("change {change} is another one than this: give the words that it was begun with"))
+    refused(format!("change {change} was begun by another command: repeat the words that began it"))
 }
 
 /// `host:port`.
@@ -81,7 +81,7 @@ fn check_address(address: &str) -> Result<(), AdminError> {
     let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
     match port {
         Some(Ok(1..)) => Ok(()),
-        _ => Err(AdminError::Invalid(format!("`{address}` is no peer port of a process: it is `host:port`"))),
+        _ => Err(AdminError::Invalid(format!("`{address}` is no address: give `host:port`"))),
     }
 }
 
@@ -248,7 +248,7 @@ impl Judge<'_> {
                 self.quorums_without(node, |nodes| self.has_place(nodes))?;
                 let mut steps = self.places_without(node)?;
                 if !led.is_empty() {
-                    steps.insert(0, format!("{node} hands over what it leads: {}", list(&led)));
+                    steps.insert(0, format!("{node} transfers its leaderships: {}", list(&led)));
                 }
                 let force = self.request.force;
                 let plan = self.reshaped(false, held.len(), steps);
@@ -272,7 +272,7 @@ impl Judge<'_> {
     fn remove(&self, node: NodeId) -> Result<Verdict, AdminError> {
         let held = self.held_by(node);
         match self.known(node)?.state {
-            NodeState::Removed => self.progress(true, 0, format!("{node} is no node of this cluster any more")),
+            NodeState::Removed => self.progress(true, 0, format!("{node} is removed from this cluster")),
             NodeState::Leaving => self.progress(false, held.len().max(1), moving(&held)),
             NodeState::Joining => self.begin_removal(node, vec![format!("{node} is removed before it joined")]),
             NodeState::Member | NodeState::Draining => {
