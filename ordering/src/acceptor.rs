@@ -42,18 +42,18 @@ pub(crate) struct LeasePromise {
 
 /// Where in the log the batches are that memory holds no more, above the last snapshot that is durable here.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Shed {
+struct EvictedRuns {
     /// Each up to an instance, with its first record and its payload; ascending.
     runs: VecDeque<(Instance, Lsn, usize)>,
 }
 
-/// Payload of one run of shed batches, in bytes: so few are noted however long the log is.
-const SHED_RUN_BYTES: usize = 1 << 20;
+/// Payload of one run of evicted batches, in bytes: so few are noted however long the log is.
+const EVICTED_RUN_BYTES: usize = 1 << 20;
 
-impl Shed {
+impl EvictedRuns {
     fn push(&mut self, instance: Instance, lsn: Lsn, bytes: usize) {
         match self.runs.back_mut() {
-            Some((upto, first, held)) if *held < SHED_RUN_BYTES => {
+            Some((upto, first, held)) if *held < EVICTED_RUN_BYTES => {
                 (*upto, *first, *held) = (instance, lsn.min(*first), *held + bytes);
             }
             _ => self.runs.push_back((instance, lsn, bytes)),
@@ -84,7 +84,7 @@ pub(crate) struct Acceptor {
     /// Accepted and learned batches.
     pub slots: Slots,
     /// Batches that only the log holds: decided, durable, and no longer in `slots`.
-    shed: Shed,
+    evicted: EvictedRuns,
     /// Payload of accepted and undecided batches.
     undecided_bytes: usize,
     /// Everything decided up to here is on flushed records, or below the trim point.
@@ -230,15 +230,15 @@ impl Acceptor {
 
     /// Lets go of the oldest batches up to `upto`, which are decided and executed, while more than `retain` bytes are
     /// held: the log has them. What is not flushed stays.
-    pub fn shed(&mut self, upto: Instance, decided_upto: Instance, retain: usize) {
+    pub fn evict(&mut self, upto: Instance, decided_upto: Instance, retain: usize) {
         if self.slots.len_bytes() <= retain {
             return;
         }
-        let durable = if mutant!(shed_unflushed) { decided_upto } else { self.durable_upto(decided_upto) };
+        let durable = if mutant!(evict_unflushed) { decided_upto } else { self.durable_upto(decided_upto) };
         while self.slots.len_bytes() > retain && self.slots.trimmed_upto() < upto.min(durable) {
             let instance = self.slots.trimmed_upto().next();
             if let Some(slot) = self.slots.get(instance) {
-                self.shed.push(instance, slot.lsn, slot.batch.len_bytes());
+                self.evicted.push(instance, slot.lsn, slot.batch.len_bytes());
             }
             self.slots.trim(instance);
         }
@@ -247,7 +247,7 @@ impl Acceptor {
     /// A durable snapshot covers everything up to `instance`.
     pub fn trim(&mut self, instance: Instance) {
         self.slots.trim(instance);
-        self.shed.trim(instance);
+        self.evicted.trim(instance);
     }
 
     /// A snapshot at `instance` took the place of everything up to there.
@@ -301,8 +301,8 @@ impl Acceptor {
     }
 
     /// Whether a lease keeps this replica from promising `ballot` (protocol.md 7).
-    pub fn lease_forbids(&self, ballot: Ballot, handover: Option<Ballot>, now: Time) -> bool {
-        self.lease.until > now && self.lease.ballot != ballot && handover != Some(self.lease.ballot)
+    pub fn lease_forbids(&self, ballot: Ballot, transfer: Option<Ballot>, now: Time) -> bool {
+        self.lease.until > now && self.lease.ballot != ballot && transfer != Some(self.lease.ballot)
     }
 
     /// Promises the leader of `ballot` as much of `wanted` as is on record, and records more for the next time.
@@ -334,7 +334,7 @@ impl Acceptor {
             self.persist(Record::Lease { duration: self.lease_bound }, effects);
         }
         let held = self.slots.iter_from(Instance::ZERO).map(|(_, slot)| slot.lsn).min();
-        let oldest = held.into_iter().chain(self.shed.oldest()).chain([first]).min();
+        let oldest = held.into_iter().chain(self.evicted.oldest()).chain([first]).min();
         (self.last_lsn, oldest.unwrap_or(first))
     }
 

@@ -20,7 +20,7 @@ pub enum Batch {
     NoOp,
     /// Client commands.
     Commands(Commands),
-    /// A membership change, alone in its pipe (protocol.md 1.5).
+    /// A membership change, alone in flight (protocol.md 1.5).
     Configuration(Configuration),
 }
 

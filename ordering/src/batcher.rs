@@ -1,8 +1,8 @@
 //! The batcher: packs submissions into batches (papers.md A4).
 //!
-//! A batch closes when one more submission would not fit, in bytes or in work, when the pipe is idle, or when it is
+//! A batch closes when one more submission would not fit, in bytes or in work, when nothing is in flight, or when it is
 //! due; the delay starts with its first submission. Order is the order of submission (papers.md A5). Payload is not
-//! touched. A batch that is due while the pipe is full stays open: it goes as soon as there is room, with what came
+//! touched. A batch that is due while the window is full stays open: it goes as soon as there is room, with what came
 //! meanwhile.
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use crate::settings::Settings;
 
 /// Why a batch was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Closed {
+pub(crate) enum CloseReason {
     Full,
     Idle,
     Due,
@@ -24,17 +24,17 @@ pub(crate) enum Closed {
 
 /// A batch ready to be proposed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Ready {
+pub(crate) struct ClosedBatch {
     pub commands: Commands,
     pub submissions: u32,
-    pub closed: Closed,
+    pub closed: CloseReason,
 }
 
 /// Submissions that are not proposed yet. At most `queue_submissions_max` and `queue_bytes_max`, or a single one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Batcher {
-    /// Closed because they are full; they wait for the pipe.
-    full: VecDeque<Ready>,
+    /// Closed because they are full; they wait for the window.
+    full: VecDeque<ClosedBatch>,
     /// The open batch.
     parts: Vec<Bytes>,
     open_bytes: usize,
@@ -75,12 +75,12 @@ impl Batcher {
     }
 
     fn close_full(&mut self) {
-        if let Some(ready) = self.close(Closed::Full) {
+        if let Some(ready) = self.close(CloseReason::Full) {
             self.full.push_back(ready);
         }
     }
 
-    fn close(&mut self, closed: Closed) -> Option<Ready> {
+    fn close(&mut self, closed: CloseReason) -> Option<ClosedBatch> {
         if self.parts.is_empty() {
             return None;
         }
@@ -89,10 +89,11 @@ impl Batcher {
         self.open_bytes = 0;
         self.open_count = 0;
         self.open_work = 0;
-        Some(Ready { commands, submissions, closed })
+        Some(ClosedBatch { commands, submissions, closed })
     }
 
-    /// Size of the next batch that would be proposed, in bytes; `None` if nothing is ready. `idle`: the pipe is.
+    /// Size of the next batch that would be proposed, in bytes; `None` if nothing is ready. `idle`: nothing is in
+    /// flight.
     pub fn next_bytes(&self, now: Time, idle: bool, settings: &Settings) -> Option<usize> {
         if let Some(ready) = self.full.front() {
             return Some(ready.commands.len_bytes());
@@ -102,10 +103,10 @@ impl Batcher {
     }
 
     /// Takes the batch that `next_bytes` announced.
-    pub fn take(&mut self, idle: bool) -> Option<Ready> {
+    pub fn take(&mut self, idle: bool) -> Option<ClosedBatch> {
         let ready = match self.full.pop_front() {
             Some(ready) => ready,
-            None => self.close(if idle { Closed::Idle } else { Closed::Due })?,
+            None => self.close(if idle { CloseReason::Idle } else { CloseReason::Due })?,
         };
         self.submissions -= ready.submissions;
         self.bytes -= ready.commands.len_bytes();
@@ -144,7 +145,7 @@ mod tests {
         Settings { batch_bytes_max: 10, queue_bytes_max: 30, queue_submissions_max: 4, ..Settings::default() }
     }
 
-    fn take_all(batcher: &mut Batcher, now: Time, idle: bool) -> Vec<(usize, Closed)> {
+    fn take_all(batcher: &mut Batcher, now: Time, idle: bool) -> Vec<(usize, CloseReason)> {
         let mut taken = Vec::new();
         while batcher.next_bytes(now, idle, &settings()).is_some() {
             let ready = batcher.take(idle).unwrap();
@@ -164,7 +165,7 @@ mod tests {
         assert!(submit(&mut batcher, 100, 3) && submit(&mut batcher, 104, 3));
         assert_eq!(batcher.due_at(&settings()), Some(Time::from_millis(105)));
         assert_eq!(take_all(&mut batcher, Time(Time::from_millis(105).0 - 1), false), []);
-        assert_eq!(take_all(&mut batcher, Time::from_millis(105), false), [(6, Closed::Due)]);
+        assert_eq!(take_all(&mut batcher, Time::from_millis(105), false), [(6, CloseReason::Due)]);
         assert_eq!(batcher.due_at(&settings()), None);
     }
 
@@ -175,7 +176,7 @@ mod tests {
         for len in [4, 4, 4, 12] {
             assert!(submit(&mut batcher, 0, len));
         }
-        let closed = [(8, Closed::Full), (4, Closed::Full), (12, Closed::Full)];
+        let closed = [(8, CloseReason::Full), (4, CloseReason::Full), (12, CloseReason::Full)];
         assert_eq!(take_all(&mut batcher, Time::ZERO, false), closed);
         assert_eq!((batcher.bytes(), batcher.submissions()), (0, 0));
     }
@@ -193,10 +194,10 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_pipe_takes_what_there_is() {
+    fn an_idle_window_takes_what_there_is() {
         let mut batcher = Batcher::default();
         assert!(submit(&mut batcher, 0, 1));
-        assert_eq!(take_all(&mut batcher, Time::ZERO, true), [(1, Closed::Idle)]);
+        assert_eq!(take_all(&mut batcher, Time::ZERO, true), [(1, CloseReason::Idle)]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub struct Counters {
     pub bytes_decided: u64,
     /// Batches closed because they were full.
     pub batches_closed_full: u64,
-    /// Batches closed because the pipe was idle (or `eager_window` was not reached).
+    /// Batches closed because nothing was in flight (or `eager_window` was not reached).
     pub batches_closed_idle: u64,
     /// Batches closed because they were due.
     pub batches_closed_due: u64,

@@ -54,7 +54,7 @@ pub(crate) struct Election {
     /// When it was last heard.
     pub heard_at: Option<Time>,
     /// How much longer it may be silent, as it said itself.
-    rest: Duration,
+    quiesce: Duration,
     /// When to act if nothing is heard: ask for pre-votes, or look for news without a vote.
     pub timeout_at: Time,
     /// The timeout drawn for the present leadership.
@@ -85,7 +85,7 @@ impl Election {
             leader_ballot: Ballot::ZERO,
             leader: None,
             heard_at: None,
-            rest: Duration::ZERO,
+            quiesce: Duration::ZERO,
             timeout_at: Time::ZERO,
             drawn: Duration::ZERO,
             round_seen: promised.round,
@@ -99,20 +99,20 @@ impl Election {
     /// Something of the present leader arrived.
     pub fn heard(&mut self, now: Time) {
         self.heard_at = Some(now);
-        self.rest = Duration::ZERO;
+        self.quiesce = Duration::ZERO;
         self.timeout_at = now + self.drawn;
         self.pre_voting = None;
     }
 
     /// The present leader, heard just now, will be silent for so long.
-    pub fn rests(&mut self, rest: Duration) {
-        self.rest = rest;
-        self.timeout_at = self.timeout_at + rest;
+    pub fn quiesces(&mut self, quiesce: Duration) {
+        self.quiesce = quiesce;
+        self.timeout_at = self.timeout_at + quiesce;
     }
 
-    /// The present leader's node was last heard at `since`: it has no rest any more.
-    pub fn unrest(&mut self, since: Time) {
-        if !std::mem::take(&mut self.rest).is_zero() {
+    /// The present leader's node was last heard at `since`: it is quiescent no more.
+    pub fn wake(&mut self, since: Time) {
+        if !std::mem::take(&mut self.quiesce).is_zero() {
             let heard_at = self.heard_at.map_or(since, |at| at.max(since));
             self.heard_at = Some(heard_at);
             self.timeout_at = heard_at + self.drawn;
@@ -121,7 +121,7 @@ impl Election {
 
     /// The present leader's process has ended. Who acts first is drawn from one heartbeat interval.
     pub fn gone(&mut self, now: Time, settings: &Settings) {
-        (self.heard_at, self.rest) = (None, Duration::ZERO);
+        (self.heard_at, self.quiesce) = (None, Duration::ZERO);
         let soon = now + self.random.duration(Duration::ZERO, settings.heartbeat_interval);
         self.timeout_at = self.timeout_at.min(soon);
     }
@@ -157,7 +157,7 @@ impl Election {
     /// that the first replica to time out finds the others ready.
     pub fn leader_is_lost(&self, now: Time, settings: &Settings) -> bool {
         let lost_after = settings.election_timeout - settings.heartbeat_interval;
-        self.leader.is_none() || self.heard_at.is_none_or(|at| now - at >= lost_after + self.rest)
+        self.leader.is_none() || self.heard_at.is_none_or(|at| now - at >= lost_after + self.quiesce)
     }
 
     /// Tries again after half to one election timeout, and later where that was too soon for whoever stood before.

@@ -226,7 +226,14 @@ pub struct ReadToken(pub u64);
 
 /// Number of a heartbeat round within its ballot, from 1. A number is never given to two rounds (hazards.md RD2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Beat(pub u64);
+pub struct HeartbeatRound(pub u64);
+
+impl HeartbeatRound {
+    /// The round after this one.
+    pub fn next(self) -> HeartbeatRound {
+        HeartbeatRound(self.0 + 1)
+    }
+}
 
 #[cfg(test)]
 mod tests {

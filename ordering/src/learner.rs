@@ -14,7 +14,7 @@ use crate::step::Effect;
 
 /// Getting decided batches that this replica lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Behind {
+pub(crate) struct CatchUpState {
     /// Somebody has decided so far.
     pub upto: Instance,
     /// Who said so: the last resort, it has it for sure.
@@ -32,7 +32,7 @@ pub(crate) struct Behind {
 }
 
 /// Whom to ask, and when, decides nothing: no part of a hash (hazards.md 7, models).
-impl Hash for Behind {
+impl Hash for CatchUpState {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Learner {
     pub quorum: Quorum,
     /// A quorum of the newest configuration known to some leader durably holds everything up to here.
     pub held_upto: Instance,
-    pub behind: Option<Behind>,
+    pub behind: Option<CatchUpState>,
     /// Whom this replica was told of at its start: asked for news beside the members.
     contacts: BTreeSet<ReplicaId>,
     /// The dismissal was announced.
@@ -157,7 +157,7 @@ impl Learner {
             None => {
                 let due = now + grace;
                 self.behind =
-                    Some(Behind { upto, informant, due, asked: None, attempts: 0, silences: 0, snapshot: None });
+                    Some(CatchUpState { upto, informant, due, asked: None, attempts: 0, silences: 0, snapshot: None });
             }
         }
     }

@@ -18,7 +18,7 @@
 //! | [`message::CatchUp`] | replica, replica | first instance wanted | `CatchUpReply` |
 //! | [`message::CatchUpReply`] | replica, replica | decided batches, or a snapshot offer | |
 //! | [`message::ReadPosition`] | follower, leader | a question | `ReadPositionReply`, once confirmed |
-//! | [`message::TakeOver`] | leader, voter | the ballot that ends | `Phase1a` of the next |
+//! | [`message::TransferLeader`] | leader, voter | the ballot that ends | `Phase1a` of the next |
 //!
 //! # Glossary
 //!
@@ -32,8 +32,8 @@
 //! | decided | accepted by a quorum in one ballot; never changes again |
 //! | `decided_upto` | everything up to it is decided, and its batches are known here |
 //! | `trimmed_upto` | batches up to it are forgotten; a snapshot covers them |
-//! | window, pipe | instances proposed and undecided |
-//! | beat | number of a heartbeat round within a ballot |
+//! | window, in flight | instances proposed and undecided |
+//! | heartbeat round | one heartbeat to everybody, numbered within a ballot |
 //! | `held_upto` | a quorum of the newest configuration durably holds everything up to it |
 //! | ticket, `released` | the multicast's ([`multicast`]); opaque to Paxos, carried along |
 
@@ -43,11 +43,11 @@
 extern crate planted;
 
 mod acceptor;
-pub mod autopilot;
 pub mod batch;
 mod batcher;
 mod counters;
 mod election;
+mod heartbeats;
 mod ids;
 mod learner;
 pub mod message;
@@ -57,20 +57,22 @@ mod paxos;
 mod proposer;
 pub mod quorum;
 mod reads;
+mod retransmission;
 mod settings;
 mod slots;
 mod step;
 mod trace;
+pub mod tuning;
 mod window;
 
 pub use batch::{Batch, Commands, Configuration};
 pub use counters::Counters;
 pub use ids::{
-    Ballot, Beat, ChangeId, ConfirmToken, Instance, Lsn, MapVersion, PartitionId, QueryId, ReadToken, ReplicaId, Round,
-    Ticket, Time,
+    Ballot, ChangeId, ConfirmToken, HeartbeatRound, Instance, Lsn, MapVersion, PartitionId, QueryId, ReadToken,
+    ReplicaId, Round, Ticket, Time,
 };
 pub use message::Message;
-pub use multicast::{Chain, Coordinator, CoordinatorSettings, Gate, Reporter};
+pub use multicast::{Chain, Coordinator, CoordinatorSettings, Gate, PlacementAcknowledger};
 pub use paxos::{Config, LogRoom, Paxos, ROUND_MAX, RecoveredGroup};
 pub use settings::{BATCH_BYTES_MAX, Reads, Settings, WINDOW_BYTES_MAX, WINDOW_MAX};
 pub use step::{ChangeError, Effect, Input, Record, SubmitError};

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::batch::Batch;
-use crate::ids::{Ballot, Beat, Instance, Ticket};
+use crate::ids::{Ballot, HeartbeatRound, Instance, Ticket};
 
 /// Every message of a group. Losing, repeating, delaying or reordering any of them is harmless.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ pub enum Message {
     /// This far.
     ReadPositionReply(ReadPositionReply),
     /// Lead, I stop.
-    TakeOver(TakeOver),
+    TransferLeader(TransferLeader),
 }
 
 /// Candidate to voters, before it takes a new round (protocol.md 1.1, liveness only).
@@ -70,8 +70,8 @@ pub struct Phase1a {
     pub ballot: Ballot,
     /// First instance that the candidate does not know to be decided.
     pub from: Instance,
-    /// The leader of this ballot handed over: leases promised to it no longer count (protocol.md 7).
-    pub handover: Option<Ballot>,
+    /// The leader of this ballot asked the candidate to lead: leases promised to it no longer count (protocol.md 7).
+    pub transfer: Option<Ballot>,
 }
 
 /// Acceptor to candidate, after the promise is durable.
@@ -141,7 +141,7 @@ pub struct Heartbeat {
     /// The leader's.
     pub ballot: Ballot,
     /// Number of the round within the ballot.
-    pub beat: Beat,
+    pub round: HeartbeatRound,
     /// As in [`Phase2a`].
     pub decided_upto: Instance,
     /// A quorum of the newest decided configuration durably holds everything up to here (protocol.md 1.5).
@@ -150,8 +150,8 @@ pub struct Heartbeat {
     pub released: Option<Ticket>,
     /// The lease that the leader asks for; zero with `reads = "quorum"`.
     pub lease: Duration,
-    /// The group rests: the next one comes within this. Zero: within `heartbeat_interval`, as always.
-    pub rest: Duration,
+    /// The group is quiescent: the next one comes within this. Zero: within `heartbeat_interval`, as always.
+    pub quiesce: Duration,
 }
 
 /// Any replica to the leader, if it has promised no higher ballot.
@@ -160,7 +160,7 @@ pub struct HeartbeatAck {
     /// Of the [`Heartbeat`].
     pub ballot: Ballot,
     /// Of the [`Heartbeat`].
-    pub beat: Beat,
+    pub round: HeartbeatRound,
     /// The sender durably holds everything decided up to here.
     pub durable_upto: Instance,
     /// The lease promised: no other ballot's `Phase1a` is answered for so long from now (protocol.md 7).
@@ -222,7 +222,7 @@ pub struct ReadPositionReply {
 
 /// Leader to the voter that shall lead (protocol.md 8, move). The leader proposes nothing more, and uses no lease more.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TakeOver {
+pub struct TransferLeader {
     /// The ballot that ends.
     pub ballot: Ballot,
 }
@@ -251,5 +251,5 @@ message_from!(
     CatchUpReply,
     ReadPosition,
     ReadPositionReply,
-    TakeOver
+    TransferLeader
 );

@@ -10,7 +10,7 @@ pub const PAXOS: &[&str] = &[
     "ignore_trimmed_upto",
     "decided_by_number",
     "ack_over_gap",
-    "conf_in_pipe",
+    "conf_in_flight",
     "old_quorum",
     "learner_votes",
     "removed_votes",
@@ -34,16 +34,16 @@ pub const PAXOS: &[&str] = &[
     "lease_forgotten",
     // Ours: a leader that asked another one to lead goes on reading by its lease; what is only in memory counts as
     // held by a successor of removed replicas; an answer to an earlier run of the asking process counts; a question
-    // confirms a leader whom the asker has left; a leader stops proposing for an heir that does not answer, or for
+    // confirms a leader whom the asker has left; a leader stops proposing for a transferee that does not answer, or for
     // longer than an election takes.
-    "lease_survives_handover",
-    "handover_unanswered",
-    "handover_pauses_on",
+    "lease_survives_transfer",
+    "transfer_unanswered",
+    "transfer_pauses_on",
     "decision_held_in_memory",
     "serves_twice_in_a_ballot",
-    "rest_outlives_leader",
-    "rest_is_silence",
-    "rests_without_the_lost",
+    "quiescence_outlives_leader",
+    "quiescence_is_silence",
+    "quiesces_without_the_lost",
     "stands_without_room",
     "late_position_counts",
     "question_of_another_ballot",
@@ -90,7 +90,7 @@ pub const REPEATS: &[&str] = &["place_wait_fixed", "place_wait_by_luck"];
 pub const SLOW_FLUSH: &[&str] = &["phase1_impatient"];
 
 /// Every mutant of the autopilot that planted worlds catch.
-pub const AUTOPILOT: &[&str] = &["tuner_unbounded", "tuner_keeps_worse", "tuner_uncorrected"];
+pub const TUNING: &[&str] = &["tuner_unbounded", "tuner_keeps_worse", "tuner_uncorrected"];
 
 /// Every mutant of the autopilot that takes replicas over links to catch.
-pub const AUTOPILOT_LINKS: &[&str] = &["tuner_empties_the_path", "tuner_drains_always", "tuner_believes_one_interval"];
+pub const TUNING_LINKS: &[&str] = &["tuner_empties_the_path", "tuner_drains_always", "tuner_believes_one_interval"];

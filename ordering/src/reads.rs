@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::ids::{Ballot, Beat, Instance, ReadToken, ReplicaId, Time};
+use crate::ids::{Ballot, HeartbeatRound, Instance, ReadToken, ReplicaId, Time};
 
 /// Entries of [`Confirmations`]. Beyond, local reads share an entry, and questions of followers are dropped (they ask
 /// again).
@@ -23,10 +23,10 @@ pub(crate) enum Reader {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Waiting {
+struct PendingRead {
     reader: Reader,
     /// Confirmed when this heartbeat round, or a later one, is acknowledged by a quorum.
-    beat: Beat,
+    round: HeartbeatRound,
     /// Confirmed when an instance above this one is decided by votes in the own ballot.
     after: Instance,
 }
@@ -35,22 +35,22 @@ struct Waiting {
 /// front.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Confirmations {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingRead>,
     /// The newest round that a quorum acknowledged.
-    pub acked: Beat,
+    pub acked: HeartbeatRound,
     /// The newest instance decided by votes in the own ballot.
     pub decided_own: Instance,
 }
 
 impl Confirmations {
     /// A read arrived when `begun` was the newest round and `proposed` the newest instance.
-    pub fn push(&mut self, reader: Reader, begun: Beat, proposed: Instance) {
+    pub fn push(&mut self, reader: Reader, begun: HeartbeatRound, proposed: Instance) {
         // Only a round begun after the read counts (hazards.md RD2), and only an instance proposed after it (RD3).
-        let beat = if mutant!(late_ack_counts) || mutant!(round_reused) { begun } else { Beat(begun.0 + 1) };
+        let round = if mutant!(late_ack_counts) || mutant!(round_reused) { begun } else { begun.next() };
         let after = if mutant!(any_decision_confirms) { Instance(self.decided_own.0) } else { proposed };
         let full = self.waiting.len() >= READS_WAITING_MAX;
         if let Reader::Remote { from, incarnation, ask, .. } = reader {
-            let same = |w: &Waiting| {
+            let same = |w: &PendingRead| {
                 matches!(w.reader, Reader::Remote { from: f, incarnation: i, ask: a, .. }
                 if (f, i, a) == (from, incarnation, ask))
             };
@@ -64,28 +64,29 @@ impl Confirmations {
             // Tokens ascend, so one entry stands for all reads of a kind that wait for the same; when there are too
             // many, for those that wait for less too. Waiting for more than needed is safe, and so is a later position.
             let kind = std::mem::discriminant(&reader);
-            let of_kind = |w: &Waiting| std::mem::discriminant(&w.reader) == kind;
-            let alike = self.waiting.back().is_some_and(|w| of_kind(w) && (w.beat, w.after) == (beat, after));
+            let of_kind = |w: &PendingRead| std::mem::discriminant(&w.reader) == kind;
+            let alike = self.waiting.back().is_some_and(|w| of_kind(w) && (w.round, w.after) == (round, after));
             if alike {
                 self.waiting.pop_back();
             } else if full && let Some(at) = self.waiting.iter().rposition(of_kind) {
                 self.waiting.remove(at);
             }
         }
-        self.waiting.push_back(Waiting { reader, beat, after });
+        self.waiting.push_back(PendingRead { reader, round, after });
     }
 
     /// The oldest reader, if it is confirmed; `alone`: nobody else can lead when this is called, so all are.
     pub fn pop(&mut self, alone: bool) -> Option<Reader> {
         let (acked, decided_own) = (self.acked, self.decided_own);
         let confirmed =
-            |w: &mut Waiting| alone || acked >= w.beat || decided_own > w.after || mutant!(read_unconfirmed);
+            |w: &mut PendingRead| alone || acked >= w.round || decided_own > w.after || mutant!(read_unconfirmed);
         Some(self.waiting.pop_front_if(confirmed)?.reader)
     }
 
     /// Whether somebody waits for a round that is not begun, and for no proposed instance either.
-    pub fn wants_round(&self, begun: Beat, proposed: Instance) -> bool {
-        self.waiting.front().is_some_and(|w| w.after >= proposed) && self.waiting.back().is_some_and(|w| w.beat > begun)
+    pub fn wants_round(&self, begun: HeartbeatRound, proposed: Instance) -> bool {
+        self.waiting.front().is_some_and(|w| w.after >= proposed)
+            && self.waiting.back().is_some_and(|w| w.round > begun)
     }
 
     /// Whether nobody waits.
@@ -101,13 +102,13 @@ impl Confirmations {
     pub fn assert_invariants(&self) {
         assert!(self.waiting.len() <= READS_WAITING_MAX + 2);
         let pairs = self.waiting.iter().zip(self.waiting.iter().skip(1));
-        assert!(pairs.clone().all(|(a, b)| a.beat <= b.beat && a.after <= b.after), "{:?}", self.waiting);
+        assert!(pairs.clone().all(|(a, b)| a.round <= b.round && a.after <= b.after), "{:?}", self.waiting);
     }
 }
 
 /// One question to the leader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Asked {
+pub(crate) struct PositionQuestion {
     pub ask: u64,
     /// The reads that its answer answers.
     pub upto: ReadToken,
@@ -118,14 +119,14 @@ pub(crate) struct Asked {
 
 /// Reads of this replica that wait for a position of the leader's. At most one question is out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Asks {
+pub(crate) struct PositionQuestions {
     /// The newest read that no question covers yet.
     pub waiting: Option<ReadToken>,
-    pub asked: Option<Asked>,
+    pub asked: Option<PositionQuestion>,
     pub last_ask: u64,
 }
 
-impl Asks {
+impl PositionQuestions {
     /// The newest read that waits, whether it was asked for or not; forgets all of them.
     pub fn take_all(&mut self) -> Option<ReadToken> {
         let asked = self.asked.take().map(|asked| asked.upto);
@@ -150,14 +151,14 @@ mod tests {
     #[test]
     fn a_read_waits_for_a_round_or_an_instance_that_came_after_it() {
         let mut confirmations = Confirmations::default();
-        confirmations.push(Reader::Local(ReadToken(1)), Beat(4), Instance(10));
-        confirmations.push(Reader::Local(ReadToken(2)), Beat(4), Instance(10));
-        confirmations.push(Reader::Local(ReadToken(3)), Beat(5), Instance(11));
-        (confirmations.acked, confirmations.decided_own) = (Beat(4), Instance(10));
+        confirmations.push(Reader::Local(ReadToken(1)), HeartbeatRound(4), Instance(10));
+        confirmations.push(Reader::Local(ReadToken(2)), HeartbeatRound(4), Instance(10));
+        confirmations.push(Reader::Local(ReadToken(3)), HeartbeatRound(5), Instance(11));
+        (confirmations.acked, confirmations.decided_own) = (HeartbeatRound(4), Instance(10));
         assert_eq!(drain(&mut confirmations), []);
         confirmations.decided_own = Instance(11);
         assert_eq!(drain(&mut confirmations), [Reader::Local(ReadToken(2))]);
-        confirmations.acked = Beat(6);
+        confirmations.acked = HeartbeatRound(6);
         assert_eq!(drain(&mut confirmations), [Reader::Local(ReadToken(3))]);
     }
 
@@ -165,13 +166,13 @@ mod tests {
     fn waiting_reads_are_bounded_and_none_is_forgotten() {
         let mut confirmations = Confirmations::default();
         for k in 1..10_000 {
-            confirmations.push(Reader::Local(ReadToken(k)), Beat(k), Instance(k));
-            confirmations.push(Reader::LocalPosition(ReadToken(k), Instance(k)), Beat(k), Instance(k));
+            confirmations.push(Reader::Local(ReadToken(k)), HeartbeatRound(k), Instance(k));
+            confirmations.push(Reader::LocalPosition(ReadToken(k), Instance(k)), HeartbeatRound(k), Instance(k));
             let remote = Reader::Remote { from: ReplicaId(9), incarnation: 1, ask: k, position: Instance(k) };
-            confirmations.push(remote, Beat(k), Instance(k));
+            confirmations.push(remote, HeartbeatRound(k), Instance(k));
             confirmations.assert_invariants();
         }
-        confirmations.acked = Beat(10_000);
+        confirmations.acked = HeartbeatRound(10_000);
         let readers = drain(&mut confirmations);
         assert!(readers.contains(&Reader::Local(ReadToken(9_999))));
         assert!(readers.contains(&Reader::LocalPosition(ReadToken(9_999), Instance(9_999))));

@@ -16,9 +16,9 @@ pub enum Reads {
 pub struct Settings {
     /// A batch closes when one more submission would exceed this many bytes; a larger submission goes alone.
     pub batch_bytes_max: usize,
-    /// A batch waits at most so long after its first command, while the pipe has room.
+    /// A batch waits at most so long after its first command, while the window has room.
     pub batch_delay_max: Duration,
-    /// While fewer than this many instances are undecided a batch is proposed at once. 1: only an idle pipe does so
+    /// While fewer than this many instances are undecided a batch is proposed at once. 1: only an idle leader does so
     /// (protocol.md 9). 0: every batch waits until it is full or due, the paper's fixed policy (papers.md A4).
     pub eager_window: u32,
     /// At most so many instances are undecided, 1 to 512.
@@ -31,8 +31,9 @@ pub struct Settings {
     pub queue_submissions_max: usize,
     /// Time between two heartbeats of a leader.
     pub heartbeat_interval: Duration,
-    /// A leader whose group has nothing to do beats this seldom, if that is longer than `heartbeat_interval`, and
-    /// whoever drives the group tells of lost nodes ([`crate::step::Input::Lost`]). Zero: it never does.
+    /// A leader whose group has nothing to do sends heartbeats this seldom, if that is longer than
+    /// `heartbeat_interval`, and whoever drives the group tells of lost nodes ([`crate::step::Input::Lost`]). Zero: it
+    /// never does.
     pub quiesce_heartbeat_interval: Duration,
     /// A leader not heard for one to two of these is lost; so is, to itself, one that heard no quorum for one.
     pub election_timeout: Duration,
@@ -76,7 +77,7 @@ impl Default for Settings {
             eager_window: 1,
             window: 16,
             window_bytes_max: 1 << 20,
-            // Four windows: enough to refill the pipe, little enough that a queued command is young.
+            // Four windows: enough to refill the window, little enough that a queued command is young.
             queue_bytes_max: 4 << 20,
             queue_submissions_max: 8_192,
             heartbeat_interval: Duration::from_millis(50),
@@ -108,8 +109,8 @@ pub(crate) const ACCEPT_AHEAD_MAX: u64 = 1 << 16;
 /// above 4 MiB. Half of what one record of a log holds.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// Largest `quiesce_heartbeat_interval`: no follower waits longer for a beat, whatever a leader says.
-pub const REST_MAX: Duration = Duration::from_secs(10);
+/// Largest `quiesce_heartbeat_interval`: no follower waits longer for a heartbeat, whatever a leader says.
+pub const QUIESCE_MAX: Duration = Duration::from_secs(10);
 
 /// Largest `window_bytes_max`: an acceptor may hold twice that undecided, and tells a candidate all of it in one
 /// `Phase1b`.
@@ -135,7 +136,7 @@ impl Settings {
         self.phase1b_bytes_max = self.phase1b_bytes_max.min(WINDOW_BYTES_MAX / 4);
         self.heartbeat_interval = self.heartbeat_interval.max(Duration::from_micros(100));
         self.election_timeout = self.election_timeout.max(2 * self.heartbeat_interval);
-        self.quiesce_heartbeat_interval = self.quiesce_heartbeat_interval.min(REST_MAX);
+        self.quiesce_heartbeat_interval = self.quiesce_heartbeat_interval.min(QUIESCE_MAX);
         self.lease_duration = self.lease_duration.min(self.election_timeout);
         self.retransmit_min = self.retransmit_min.max(Duration::from_micros(100));
         self.retransmit_max = self.retransmit_max.max(self.retransmit_min);

@@ -31,12 +31,12 @@ pub enum Input {
     /// Leader: propose this configuration (protocol.md 1.5). Ends in [`Effect::ConfigurationDecided`], in
     /// [`Effect::ChangeRefused`], or in the loss of leadership. `leaving` is filled in.
     Change(Configuration),
-    /// Leader: hand over to this voter, or go on leading. It proposes until the voter has answered a heartbeat and
+    /// Leader: make this voter the leader, or go on leading. It proposes until the voter has answered a heartbeat and
     /// lacks little, and then pauses, for an election timeout at most.
-    Transfer {
+    TransferLeader {
         /// The voter that shall lead.
         to: ReplicaId,
-        /// When to give up: [`Effect::HandoverFailed`].
+        /// When to give up: [`Effect::LeaderTransferFailed`].
         deadline: Time,
     },
     /// Nothing came from the node of this replica after `since`, or its process is another one: what it said of a rest
@@ -172,7 +172,7 @@ pub enum Effect {
     /// The change was not proposed.
     ChangeRefused(ChangeError),
     /// The transfer did not happen in time; this replica leads on.
-    HandoverFailed {
+    LeaderTransferFailed {
         /// Who was to lead.
         to: ReplicaId,
     },
@@ -250,7 +250,8 @@ pub enum SubmitError {
         /// The leader, if one was heard.
         hint: Option<ReplicaId>,
     },
-    /// The queue is full, or the replica is just taking over or handing over: ask here again, later.
+    /// The queue is full, or the replica is just becoming the leader or transferring the leadership: ask here again,
+    /// later.
     Busy,
 }
 
@@ -274,7 +275,7 @@ pub enum ChangeError {
         /// The leader, if one was heard.
         hint: Option<ReplicaId>,
     },
-    /// Another change, or a handover, is under way.
+    /// Another change, or a leader transfer, is under way.
     Busy,
     /// No voter, more than [`crate::quorum::VOTERS_MAX`] voters or [`crate::quorum::LEARNERS_MAX`] learners, or a
     /// replica that is voter and learner at once.

@@ -47,7 +47,7 @@ impl fmt::Display for Message {
             }
             Message::Phase1a(m) => {
                 write!(f, "Phase1a {} from {}", m.ballot, m.from)?;
-                m.handover.map_or(Ok(()), |ballot| write!(f, " handover of {ballot}"))
+                m.transfer.map_or(Ok(()), |ballot| write!(f, " transfer of {ballot}"))
             }
             Message::Phase1b(m) => {
                 write!(f, "Phase1b {} from {} accepted ({})", m.ballot, m.from, Batches(&m.accepted))?;
@@ -60,15 +60,17 @@ impl fmt::Display for Message {
             Message::Phase2b(m) => write!(f, "Phase2b {} {}..{}", m.ballot, m.first, m.instance),
             Message::Preempted(m) => write!(f, "Preempted by {}", m.ballot),
             Message::Heartbeat(m) => {
-                write!(f, "Heartbeat {} beat {} decided {}", m.ballot, m.beat.0, m.decided_upto)?;
+                write!(f, "Heartbeat {} round {} decided {}", m.ballot, m.round.0, m.decided_upto)?;
                 write!(f, " held {}{}", m.held_upto, Tickets(m.released))?;
-                for (what, time) in [("lease", m.lease), ("rest", m.rest)].iter().filter(|(_, time)| !time.is_zero()) {
+                for (what, time) in
+                    [("lease", m.lease), ("quiesce", m.quiesce)].iter().filter(|(_, time)| !time.is_zero())
+                {
                     write!(f, " {what} {time:?}")?;
                 }
                 Ok(())
             }
             Message::HeartbeatAck(m) => {
-                write!(f, "HeartbeatAck {} beat {} durable {}", m.ballot, m.beat.0, m.durable_upto)?;
+                write!(f, "HeartbeatAck {} round {} durable {}", m.ballot, m.round.0, m.durable_upto)?;
                 write!(f, "{}", Tickets(m.released))?;
                 if m.lease.is_zero() { Ok(()) } else { write!(f, " lease {:?}", m.lease) }
             }
@@ -81,7 +83,7 @@ impl fmt::Display for Message {
             Message::ReadPositionReply(m) => {
                 write!(f, "ReadPositionReply {}.{} position {} {}", m.incarnation, m.ask, m.position, m.ballot)
             }
-            Message::TakeOver(m) => write!(f, "TakeOver {}", m.ballot),
+            Message::TransferLeader(m) => write!(f, "TransferLeader {}", m.ballot),
         }
     }
 }
@@ -119,7 +121,7 @@ impl fmt::Display for Effect {
                 write!(f, "configuration {instance} {configuration}")
             }
             Effect::ChangeRefused(error) => write!(f, "change refused: {error:?}"),
-            Effect::HandoverFailed { to } => write!(f, "handover to {to} failed"),
+            Effect::LeaderTransferFailed { to } => write!(f, "leader transfer to {to} failed"),
             Effect::Dismissed { instance } => write!(f, "dismissed by {instance}"),
             Effect::Released { watermark } => write!(f, "released {watermark}"),
             Effect::Forget { below } => write!(f, "forget below {below}"),

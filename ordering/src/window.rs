@@ -1,4 +1,4 @@
-//! The leader's pipe: instances proposed and not yet decided, with their votes (papers.md A6).
+//! What a leader has in flight: instances proposed and not yet decided, with their votes (papers.md A6).
 //!
 //! Bounded in instances and in bytes from the oldest undecided one on. Knows nothing of ballots: it lives as long as
 //! one.
@@ -62,7 +62,7 @@ impl Window {
         self.bytes
     }
 
-    /// Whether a batch of `bytes` may be proposed now. An empty pipe takes any.
+    /// Whether a batch of `bytes` may be proposed now. An empty window takes any.
     pub fn has_room(&self, bytes: usize, window: u32, window_bytes_max: usize) -> bool {
         // Nothing else bounds what speculation executes and must be able to undo (hazards.md SP9).
         mutant!(undo_unbounded)
@@ -136,7 +136,7 @@ impl Window {
         assert_eq!(self.bytes, self.ring.iter().map(|flight| flight.bytes).sum::<usize>());
         assert!(
             self.ring.front().is_none_or(|flight| !flight.decided),
-            "the oldest instance is decided, but in the pipe"
+            "the oldest instance is decided, but in flight"
         );
     }
 }

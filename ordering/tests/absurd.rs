@@ -8,11 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use coppice_ordering::message::{
     AcceptedBatch, CatchUp, CatchUpReply, Heartbeat, HeartbeatAck, Message, Phase1a, Phase1b, Phase2a, Phase2b,
-    PreVote, PreVoteReply, Preempted, ReadPosition, ReadPositionReply, TakeOver,
+    PreVote, PreVoteReply, Preempted, ReadPosition, ReadPositionReply, TransferLeader,
 };
 use coppice_ordering::{
-    BATCH_BYTES_MAX, Ballot, Batch, Beat, Commands, Config, Configuration, Effect, Input, Instance, Lsn, Paxos,
-    ROUND_MAX, Record, RecoveredGroup, ReplicaId, Settings, Ticket, Time,
+    BATCH_BYTES_MAX, Ballot, Batch, Commands, Config, Configuration, Effect, HeartbeatRound, Input, Instance, Lsn,
+    Paxos, ROUND_MAX, Record, RecoveredGroup, ReplicaId, Settings, Ticket, Time,
 };
 
 const MS: u64 = 1_000_000;
@@ -138,40 +138,56 @@ fn absurdities(group: &Group) -> Vec<Message> {
     let phase2a = |ballot: Ballot, instance: Instance, batch: Batch| -> Message {
         Phase2a { ballot, instance, batch, decided_upto: last, released: None }.into()
     };
-    let beat = |ballot: Ballot, decided_upto: Instance, released: Option<Ticket>| -> Message {
-        let (lease, rest) = (Duration::MAX, Duration::MAX);
-        Heartbeat { ballot, beat: Beat(u64::MAX), decided_upto, held_upto: decided_upto, released, lease, rest }.into()
+    let round = |ballot: Ballot, decided_upto: Instance, released: Option<Ticket>| -> Message {
+        let (lease, quiesce) = (Duration::MAX, Duration::MAX);
+        Heartbeat {
+            ballot,
+            round: HeartbeatRound(u64::MAX),
+            decided_upto,
+            held_upto: decided_upto,
+            released,
+            lease,
+            quiesce,
+        }
+        .into()
     };
     let next = last.next();
     let mut all: Vec<Message> = Vec::new();
     for ballot in [top, end, far] {
-        all.push(Phase1a { ballot, from: next, handover: None }.into());
-        all.push(Phase1a { ballot: own, from: next, handover: Some(ballot) }.into());
+        all.push(Phase1a { ballot, from: next, transfer: None }.into());
+        all.push(Phase1a { ballot: own, from: next, transfer: Some(ballot) }.into());
         all.push(Preempted { ballot }.into());
         all.push(PreVoteReply { attempt: 1, granted: true, promised: ballot, decided_upto: last }.into());
-        all.push(beat(ballot, last, None));
+        all.push(round(ballot, last, None));
         all.push(phase2a(ballot, next, Batch::NoOp));
-        all.push(TakeOver { ballot }.into());
+        all.push(TransferLeader { ballot }.into());
         all.push(ReadPosition { incarnation: 1, ask: u64::MAX, ballot }.into());
         let decided = vec![AcceptedBatch { instance: next, ballot, batch: Batch::NoOp }];
         let (decided_upto, trimmed_upto, held_upto) = (next, last, last);
         all.push(CatchUpReply { decided, decided_upto, trimmed_upto, held_upto, promised: own }.into());
         let decided = Vec::new();
         all.push(CatchUpReply { decided, decided_upto, trimmed_upto, held_upto, promised: ballot }.into());
-        all.push(beat(own, last, Some(Ticket { ballot, n: 1 })));
+        all.push(round(own, last, Some(Ticket { ballot, n: 1 })));
     }
     for batch in [commands(20 << 20), commands(BATCH_BYTES_MAX + 1), crowd(0), crowd(33), Batch::Configuration(both)] {
         all.push(phase2a(own, next, batch));
     }
     let no = Instance(u64::MAX);
-    all.push(beat(own, no, None));
+    all.push(round(own, no, None));
     all.push(phase2a(own, no, Batch::NoOp));
     all.push(phase2a(own, Instance::ZERO, Batch::NoOp));
     all.push(PreVote { attempt: u64::MAX, decided_upto: no }.into());
     all.push(Phase2b { ballot: known, first: Instance::ZERO, instance: no }.into());
     all.push(CatchUp { from: no, bytes_max: u32::MAX }.into());
     all.push(
-        HeartbeatAck { ballot: known, beat: Beat(1), durable_upto: no, lease: Duration::MAX, released: None }.into(),
+        HeartbeatAck {
+            ballot: known,
+            round: HeartbeatRound(1),
+            durable_upto: no,
+            lease: Duration::MAX,
+            released: None,
+        }
+        .into(),
     );
     for instances in [vec![u64::MAX], vec![last.0 + (1 << 40)], vec![last.0 + 2, last.0 + 1], vec![last.0 + 1; 2]] {
         let accepted =
@@ -181,7 +197,7 @@ fn absurdities(group: &Group) -> Vec<Message> {
         all.push(Phase1b { ballot: known, from, accepted, decided_upto, trimmed_upto }.into());
     }
     // What only the leader of that ballot says.
-    all.push(beat(known, Instance(1 << 40), None));
+    all.push(round(known, Instance(1 << 40), None));
     all.push(phase2a(known, next, commands(3)));
     all.push(ReadPositionReply { incarnation: 1, ask: 1, position: last, ballot: known }.into());
     all
@@ -308,8 +324,8 @@ impl Random {
                 PreVoteReply { attempt, granted, promised: self.ballot(ballot), decided_upto: at(self) }.into()
             }
             2 => {
-                let handover = (self.below(2) == 0).then(|| self.ballot(ballot));
-                Phase1a { ballot: self.ballot(ballot), from: at(self), handover }.into()
+                let transfer = (self.below(2) == 0).then(|| self.ballot(ballot));
+                Phase1a { ballot: self.ballot(ballot), from: at(self), transfer }.into()
             }
             3 => {
                 let accepted = self.accepted(ballot, last.next());
@@ -323,14 +339,14 @@ impl Random {
             6 => Phase2b { ballot, first: at(self), instance: at(self) }.into(),
             7 => Preempted { ballot: self.ballot(ballot) }.into(),
             8 => {
-                let (ballot, beat, released) = (self.ballot(ballot), Beat(self.number(1)), ticket(self));
+                let (ballot, round, released) = (self.ballot(ballot), HeartbeatRound(self.number(1)), ticket(self));
                 let (decided_upto, held_upto) = (at(self), at(self));
-                let (lease, rest) = (self.duration(), self.duration());
-                Heartbeat { ballot, beat, decided_upto, held_upto, released, lease, rest }.into()
+                let (lease, quiesce) = (self.duration(), self.duration());
+                Heartbeat { ballot, round, decided_upto, held_upto, released, lease, quiesce }.into()
             }
             9 => {
-                let (beat, durable_upto, lease) = (Beat(self.number(9)), at(self), self.duration());
-                HeartbeatAck { ballot, beat, durable_upto, lease, released: ticket(self) }.into()
+                let (round, durable_upto, lease) = (HeartbeatRound(self.number(9)), at(self), self.duration());
+                HeartbeatAck { ballot, round, durable_upto, lease, released: ticket(self) }.into()
             }
             10 => CatchUp { from: at(self), bytes_max: self.number(1) as u32 }.into(),
             11 => {
@@ -343,7 +359,7 @@ impl Random {
                 let (ask, ballot) = (self.number(1), self.ballot(ballot));
                 ReadPosition { incarnation: self.number(1), ask, ballot }.into()
             }
-            _ if self.below(2) == 0 => TakeOver { ballot: self.ballot(ballot) }.into(),
+            _ if self.below(2) == 0 => TransferLeader { ballot: self.ballot(ballot) }.into(),
             _ => {
                 let (ask, position, ballot) = (self.number(1), at(self), self.ballot(ballot));
                 ReadPositionReply { incarnation: self.number(1), ask, position, ballot }.into()

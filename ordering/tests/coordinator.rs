@@ -11,7 +11,8 @@ use coppice_ordering::multicast::{
     Abort, Change, Coordinator, CoordinatorSettings, Effect, Input, Place, Query, Refusal, SubQuery, Work,
 };
 use coppice_ordering::{
-    Ballot, Chain, ChangeId, ConfirmToken, Instance, MapVersion, PartitionId, QueryId, Reporter, Ticket, Time,
+    Ballot, Chain, ChangeId, ConfirmToken, Instance, MapVersion, PartitionId, PlacementAcknowledger, QueryId, Ticket,
+    Time,
 };
 
 const P1: PartitionId = PartitionId(1);
@@ -476,29 +477,30 @@ fn a_place_counts_only_at_the_end_of_its_chain() {
 #[test]
 fn a_leader_tells_what_is_decided_until_it_is_released() {
     // protocol.md 4, step 5, and 4.3; hazards.md TK8, TK14.
-    let (mut reporter, mut now) = (Reporter::new(Duration::from_millis(10), Instance(3), None), Time::ZERO);
-    assert_eq!((reporter.poll(now), reporter.deadline()), (None, None));
-    reporter.lead();
-    assert!(reporter.wants(ticket(1, 1)));
-    reporter.placed(Instance(5), ticket(1, 1));
-    assert!(!reporter.wants(ticket(1, 1)));
-    assert_eq!(reporter.poll(now), None, "told above #4, which is not decided");
-    reporter.decided(Instance(5));
-    assert_eq!(reporter.deadline(), Some(Time::ZERO));
-    assert_eq!((reporter.poll(now), reporter.poll(now)), (Some(ticket(1, 1)), None));
-    now = reporter.deadline().expect("it is told again");
-    assert_eq!(reporter.poll(now), Some(ticket(1, 1)));
-    reporter.released(ticket(1, 1));
-    assert_eq!((reporter.poll(now + Duration::from_secs(9)), reporter.deadline()), (None, None));
+    let (mut acknowledger, mut now) =
+        (PlacementAcknowledger::new(Duration::from_millis(10), Instance(3), None), Time::ZERO);
+    assert_eq!((acknowledger.poll(now), acknowledger.deadline()), (None, None));
+    acknowledger.lead();
+    assert!(acknowledger.wants(ticket(1, 1)));
+    acknowledger.placed(Instance(5), ticket(1, 1));
+    assert!(!acknowledger.wants(ticket(1, 1)));
+    assert_eq!(acknowledger.poll(now), None, "told above #4, which is not decided");
+    acknowledger.decided(Instance(5));
+    assert_eq!(acknowledger.deadline(), Some(Time::ZERO));
+    assert_eq!((acknowledger.poll(now), acknowledger.poll(now)), (Some(ticket(1, 1)), None));
+    now = acknowledger.deadline().expect("it is told again");
+    assert_eq!(acknowledger.poll(now), Some(ticket(1, 1)));
+    acknowledger.released(ticket(1, 1));
+    assert_eq!((acknowledger.poll(now + Duration::from_secs(9)), acknowledger.deadline()), (None, None));
     // Sent again although it was placed and passed: the coordinator has not heard of it.
-    assert!(!reporter.wants(ticket(1, 1)));
-    assert_eq!((reporter.deadline(), reporter.poll(now)), (Some(Time::ZERO), Some(ticket(1, 1))));
+    assert!(!acknowledger.wants(ticket(1, 1)));
+    assert_eq!((acknowledger.deadline(), acknowledger.poll(now)), (Some(Time::ZERO), Some(ticket(1, 1))));
     // What is undone was not placed.
-    reporter.placed(Instance(7), ticket(1, 4));
-    reporter.undo_from(Instance(6));
-    assert!(reporter.wants(ticket(1, 4)));
+    acknowledger.placed(Instance(7), ticket(1, 4));
+    acknowledger.undo_from(Instance(6));
+    assert!(acknowledger.wants(ticket(1, 4)));
     // A new leader knows the chain from the log, and of releases only what it was told.
-    let mut other = Reporter::new(Duration::from_millis(10), Instance(9), Some(ticket(1, 4)));
+    let mut other = PlacementAcknowledger::new(Duration::from_millis(10), Instance(9), Some(ticket(1, 4)));
     other.lead();
     assert_eq!((other.watermark(), other.poll(now)), (None, Some(ticket(1, 4))));
 }
@@ -544,7 +546,7 @@ fn a_merge_is_sent_to_the_sealed_side_first() {
 fn a_follower_tells_what_is_decided_when_it_stays_unreleased() {
     // protocol.md 4, step 5: the leader may be cut off from the coordinator.
     let interval = Duration::from_millis(50);
-    let mut follower = Reporter::new(interval, Instance(3), Some(ticket(1, 1)));
+    let mut follower = PlacementAcknowledger::new(interval, Instance(3), Some(ticket(1, 1)));
     follower.released(ticket(1, 1));
     let mut now = Time::from_millis(100);
     assert_eq!((follower.poll(now), follower.deadline()), (None, None));

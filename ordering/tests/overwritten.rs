@@ -63,7 +63,7 @@ fn catch_up(ballot: Ballot, word: &'static str) -> Message {
 fn a_late_proposal_that_was_overwritten_is_neither_a_vote_nor_the_end() {
     let mut paxos = replica();
     let (first, second) = (Ballot::new(1, 0), Ballot::new(2, 2));
-    hear(&mut paxos, 0, Phase1a { ballot: first, from: Instance(1), handover: None }.into());
+    hear(&mut paxos, 0, Phase1a { ballot: first, from: Instance(1), transfer: None }.into());
     hear(&mut paxos, 3, catch_up(second, "new"));
     assert_eq!(paxos.decided_upto(), Instance(1), "learned");
     let sent = hear(&mut paxos, 0, proposal(first, "old"));

@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use coppice_ordering::message::{CatchUp, CatchUpReply, Heartbeat, Message, Phase2a};
 use coppice_ordering::{
-    Ballot, Batch, Beat, Commands, Config, Configuration, Effect, Input, Instance, Lsn, Paxos, ReplicaId, Settings,
-    Time,
+    Ballot, Batch, Commands, Config, Configuration, Effect, HeartbeatRound, Input, Instance, Lsn, Paxos, ReplicaId,
+    Settings, Time,
 };
 
 const LEADER: ReplicaId = ReplicaId(0);
@@ -53,8 +53,15 @@ fn accept(paxos: &mut Paxos, instance: u64) -> Lsn {
 /// Hears that everything up to `upto` is decided, and has executed it. Returns how much this replica says it holds.
 fn decide(paxos: &mut Paxos, upto: u64) -> Instance {
     let (decided_upto, held_upto, lease) = (Instance(upto), Instance::ZERO, std::time::Duration::ZERO);
-    let message =
-        Heartbeat { ballot: ballot(), beat: Beat(upto), decided_upto, held_upto, released: None, lease, rest: lease };
+    let message = Heartbeat {
+        ballot: ballot(),
+        round: HeartbeatRound(upto),
+        decided_upto,
+        held_upto,
+        released: None,
+        lease,
+        quiesce: lease,
+    };
     let said = hear(paxos, message.into()).into_iter().find_map(|effect| match effect {
         Effect::Send { message: Message::HeartbeatAck(ack), .. } => Some(ack.durable_upto),
         _ => None,
@@ -128,6 +135,6 @@ fn a_replica_that_sheds_what_is_not_flushed_is_caught() {
     let test = "what_is_not_flushed_is_kept_and_not_said_to_be_held";
     let program = std::env::current_exe().expect("this program");
     let mut command = std::process::Command::new(program);
-    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "shed_unflushed").output();
+    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", "evict_unflushed").output();
     assert!(!output.expect("it runs").status.success(), "the planted bug survived");
 }

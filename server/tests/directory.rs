@@ -70,8 +70,8 @@ fn mv13_the_directory_is_acted_on_only_as_far_as_it_is_decided() {
     effects.clear();
     replica.step(now, Input::Request { origin: Origin { connection: 1, stream: 1 }, request }, &mut effects);
     replica.step(now, Input::TurnEnd, &mut effects);
-    let tip = replica.executor().machine().directory().expect("it is the directory").state().map.version;
-    assert_eq!(tip, MapVersion(1), "it is executed");
+    let last_executed = replica.executor().machine().directory().expect("it is the directory").state().map.version;
+    assert_eq!(last_executed, MapVersion(1), "it is executed");
     let version = |replica: &Replica| replica.decided_directory().map(|state| state.map.version);
     assert_eq!(version(&replica), Some(MapVersion(0)), "and not decided");
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::DirectoryChanged)));

@@ -1,4 +1,4 @@
-//! A node was killed with more instances in its log than a replica runs ahead of the decisions. Story: after its
+//! A node was killed with more instances in its log than a replica runs speculatively. Story: after its
 //! restart the replica executed the first 2 048 of them and stood still; it led, and its reads were of the past.
 
 #[cfg(feature = "mutants")]

@@ -174,7 +174,7 @@ fn incoming(draw: &mut Draw, node: &Node, sent: &Sent, newest: &mut u64) -> (Rep
     let ballot = Ballot::new(1 + draw.below(*newest), from.0);
     let decided = node.decided;
     let message = match draw.below(8) {
-        0..3 => Phase1a { ballot, from: decided.next(), handover: None }.into(),
+        0..3 => Phase1a { ballot, from: decided.next(), transfer: None }.into(),
         3..6 => {
             let instance = Instance(decided.0 + 1 + draw.below(4));
             let decided_upto = Instance(if draw.below(3) == 0 { instance.0 - 1 } else { decided.0 });
@@ -186,8 +186,8 @@ fn incoming(draw: &mut Draw, node: &Node, sent: &Sent, newest: &mut u64) -> (Rep
             PreVoteReply { attempt: sent.attempt, granted, promised, decided_upto: decided }.into()
         }
         _ => {
-            let beat = coppice_ordering::Beat(draw.below(50));
-            HeartbeatAck { ballot, beat, durable_upto: decided, lease: Default::default(), released: None }.into()
+            let round = coppice_ordering::HeartbeatRound(draw.below(50));
+            HeartbeatAck { ballot, round, durable_upto: decided, lease: Default::default(), released: None }.into()
         }
     };
     (from, message)

@@ -1,8 +1,8 @@
 //! The partition's side of the multicast: its last ticket, and what its replicas tell the coordinator (protocol.md 4,
 //! steps 3 and 5, and 4.3).
 //!
-//! [`Chain`] is replicated state and is changed by the log alone. [`Reporter`] is volatile and changes nothing in the
-//! log.
+//! [`Chain`] is replicated state and is changed by the log alone. [`PlacementAcknowledger`] is volatile and changes
+//! nothing in the log.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -78,7 +78,7 @@ const FOLLOWER_INTERVALS: u32 = 4;
 /// a ticket and all below it are decided is true whoever says so (protocol.md 4, step 5). It is told of the same events
 /// as the gate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Reporter {
+pub struct PlacementAcknowledger {
     /// Between two tellings of the same.
     interval: Duration,
     leading: bool,
@@ -97,11 +97,11 @@ pub struct Reporter {
     owed: bool,
 }
 
-impl Reporter {
+impl PlacementAcknowledger {
     /// At a replica whose state has decided `decided_upto` and ends in `last_ticket`. `interval`: between two tellings
     /// of the same ticket.
-    pub fn new(interval: Duration, decided_upto: Instance, last_ticket: Option<Ticket>) -> Reporter {
-        Reporter {
+    pub fn new(interval: Duration, decided_upto: Instance, last_ticket: Option<Ticket>) -> PlacementAcknowledger {
+        PlacementAcknowledger {
             interval,
             leading: false,
             decided_upto,
@@ -134,14 +134,16 @@ impl Reporter {
     /// already, and a `Placed` is due.
     #[must_use]
     pub fn wants(&mut self, ticket: Ticket) -> bool {
-        let tip = self.executed.back().map(|(_, ticket)| *ticket).or(self.decided);
-        if !ticket.may_follow(tip) {
+        let last_executed = self.executed.back().map(|(_, ticket)| *ticket).or(self.decided);
+        if !ticket.may_follow(last_executed) {
             return false;
         }
-        if tip < Some(ticket) {
+        if last_executed < Some(ticket) {
             return true;
         }
-        self.owed |= self.leading && Some(ticket) <= self.decided && tip.is_some_and(|tip| tip.ballot == ticket.ballot);
+        self.owed |= self.leading
+            && Some(ticket) <= self.decided
+            && last_executed.is_some_and(|last_executed| last_executed.ballot == ticket.ballot);
         false
     }
 
@@ -218,8 +220,8 @@ impl Reporter {
         // Told above an undecided instance, it could be that something else gets there (hazards.md TK14).
         let undecided =
             if self.leading { mutant!(placed_above_hole) } else { mutant!(follower_acknowledges_undecided) };
-        let tip = self.executed.back().filter(|_| undecided).map(|(_, ticket)| *ticket);
-        tip.or(self.decided).filter(|_| self.leading || !mutant!(leader_alone_acknowledges))
+        let last_executed = self.executed.back().filter(|_| undecided).map(|(_, ticket)| *ticket);
+        last_executed.or(self.decided).filter(|_| self.leading || !mutant!(leader_alone_acknowledges))
     }
 
     fn due(&self, now: Time, last: Ticket) -> Option<Ticket> {
@@ -230,7 +232,8 @@ impl Reporter {
         (fresh && Some(last) > self.released).then_some(last)
     }
 
-    /// When [`Reporter::poll`] is next wanted, if nothing else happens. A moment that has passed means now.
+    /// When [`PlacementAcknowledger::poll`] is next wanted, if nothing else happens. A moment that has passed means
+    /// now.
     pub fn deadline(&self) -> Option<Time> {
         let last = self.last_to_tell()?;
         let (told, again) = self.told.unwrap_or((last, Time::ZERO));

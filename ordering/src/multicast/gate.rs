@@ -17,11 +17,11 @@ pub struct Gate<T> {
     /// Ascending by position, and at one position by ticket: a read sees all of a batch, and an answer of the batch
     /// what is before it. The tickets of a log ascend, so those of all that is held do too, and what may leave is at
     /// the front.
-    held: VecDeque<Held<T>>,
+    held: VecDeque<HeldOutput<T>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Held<T> {
+struct HeldOutput<T> {
     position: Instance,
     last_ticket: Option<Ticket>,
     output: T,
@@ -44,8 +44,8 @@ impl<T> Gate<T> {
     /// executed, whatever was executed since. Outputs of one position and ticket leave in the order in which they came.
     /// Complexity: O(1) at the newest position, else linear in what is behind it.
     pub fn hold(&mut self, position: Instance, last_ticket: Option<Ticket>, output: T) {
-        let held = Held { position, last_ticket, output };
-        let is_before = |other: &Held<T>| match mutant!(gate_in_order_of_arrival) {
+        let held = HeldOutput { position, last_ticket, output };
+        let is_before = |other: &HeldOutput<T>| match mutant!(gate_in_order_of_arrival) {
             true => other.position <= position,
             false => (other.position, other.last_ticket) <= (position, last_ticket),
         };
@@ -88,7 +88,7 @@ impl<T> Gate<T> {
     /// The next output that may leave.
     pub fn pop(&mut self) -> Option<T> {
         let (decided_upto, released) = (self.decided_upto, self.released);
-        let open = |held: &mut Held<T>| {
+        let open = |held: &mut HeldOutput<T>| {
             let decided = held.position <= decided_upto || mutant!(reply_at_execute);
             // One comparison of two tickets; no ticket is below every ticket.
             decided && (released >= held.last_ticket || mutant!(gate_off))

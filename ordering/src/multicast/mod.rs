@@ -4,8 +4,8 @@
 //!
 //! - [`Coordinator`], beside the directory's replica on every node that may lead it: gives out tickets, releases them.
 //! - [`Chain`], in the replicated state of each partition: the last ticket, and whether a delivered [`Place`] counts;
-//!   [`Reporter`], beside each replica of a partition: tells the coordinator what is placed, until it is released. The
-//!   leader tells at once, a follower when it has heard of no release for an interval.
+//!   [`PlacementAcknowledger`], beside each replica of a partition: tells the coordinator what is placed, until it is
+//!   released. The leader tells at once, a follower when it has heard of no release for an interval.
 //! - [`Gate`], beside each replica of a partition: what may leave.
 //!
 //! # Messages
@@ -46,18 +46,18 @@
 //!
 //! # Driving a partition
 //!
-//! - A [`Place`] arrives at the leader: if [`Reporter::wants`] says so, submit it to the partition's own log, in the
-//!   same pipe as everything else; else a `Placed` is due.
+//! - A [`Place`] arrives at the leader: if [`PlacementAcknowledger::wants`] says so, submit it to the partition's own
+//!   log, batched like everything else; else a `Placed` is due.
 //! - It is executed, on any replica: [`Chain::place`]. `false`: it changes nothing, and nobody hears of it. `true`:
-//!   give [`Reporter::placed`] the instance, and give the queries' parts from a snapshot as of that position once it is
-//!   decided (not gated). A map change is applied unless its id was applied before. The undo of a batch restores the
-//!   [`Chain`], which is `Copy`.
+//!   give [`PlacementAcknowledger::placed`] the instance, and give the queries' parts from a snapshot as of that
+//!   position once it is decided (not gated). A map change is applied unless its id was applied before. The undo of a
+//!   batch restores the [`Chain`], which is `Copy`.
 //! - Every output is held by [`Gate::hold`] with the last ticket of the state that it saw.
-//! - Instances are decided, undone, a snapshot is installed: tell gate and reporter alike.
-//! - `Released` arrives, or Paxos hears a watermark from another replica: [`Reporter::released`]; then give
-//!   [`Reporter::watermark`] to [`Gate::released`] and, if it came as `Released`, to `Paxos::set_released`, on any
-//!   replica.
-//! - [`Reporter::poll`] after each turn, and at its deadline: the ticket to tell in `Placed`.
+//! - Instances are decided, undone, a snapshot is installed: tell gate and acknowledger alike.
+//! - `Released` arrives, or Paxos hears a watermark from another replica: [`PlacementAcknowledger::released`]; then
+//!   give [`PlacementAcknowledger::watermark`] to [`Gate::released`] and, if it came as `Released`, to
+//!   `Paxos::set_released`, on any replica.
+//! - [`PlacementAcknowledger::poll`] after each turn, and at its deadline: the ticket to tell in `Placed`.
 
 mod chain;
 mod coordinator;
@@ -67,7 +67,7 @@ mod repeats;
 mod step;
 mod tickets;
 
-pub use chain::{Chain, Reporter};
+pub use chain::{Chain, PlacementAcknowledger};
 pub use coordinator::{Coordinator, CoordinatorCounters, CoordinatorSettings};
 pub use gate::Gate;
 pub use step::{Abort, Change, Effect, Input, Place, Query, Refusal, SubQuery, Work};

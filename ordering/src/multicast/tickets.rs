@@ -25,7 +25,7 @@ pub(super) enum Purpose {
 
 /// A ticket as it stands in one partition's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Sent {
+struct SentPlace {
     n: u64,
     /// The ticket before it in the partition's chain.
     prev: Option<u64>,
@@ -35,7 +35,7 @@ struct Sent {
 
 /// A ticket that is not released, or voided and not placed everywhere.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Open {
+pub(super) struct OpenTicket {
     purpose: Purpose,
     /// The others are sent it when this one has placed it.
     first: Option<PartitionId>,
@@ -50,7 +50,7 @@ pub(super) struct Open {
     confirmed_by: Option<ConfirmToken>,
 }
 
-impl Open {
+impl OpenTicket {
     fn is_placed(&self) -> bool {
         self.unplaced.values().all(Option::is_none)
     }
@@ -66,9 +66,9 @@ struct Queue {
     /// Newest ticket sent, the `prev` of the next.
     last: Option<u64>,
     /// Neither released nor voided, ascending.
-    queue: VecDeque<Sent>,
+    queue: VecDeque<SentPlace>,
     /// Sent and not placed, voided ones included, ascending: a suffix of the chain.
-    unplaced: VecDeque<Sent>,
+    unplaced: VecDeque<SentPlace>,
     /// The newest ticket that timed out because this partition had not placed it, until it has.
     late: Option<u64>,
     /// The last watermark told.
@@ -96,7 +96,7 @@ pub(super) struct Issue {
 pub(super) struct Tickets {
     pub ballot: Ballot,
     last: u64,
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, OpenTicket>,
     queues: BTreeMap<PartitionId, Queue>,
     /// Placed everywhere, neither released nor voided.
     ready: BTreeSet<u64>,
@@ -159,7 +159,7 @@ impl Tickets {
     }
 
     fn has_round(&self, queue: &Queue, after: u64) -> bool {
-        let is_round = |sent: &Sent| self.open.get(&sent.n).is_some_and(|open| open.purpose == Purpose::Round);
+        let is_round = |sent: &SentPlace| self.open.get(&sent.n).is_some_and(|open| open.purpose == Purpose::Round);
         queue.unplaced.iter().take_while(|sent| sent.n <= after).any(is_round)
     }
 
@@ -173,7 +173,7 @@ impl Tickets {
             let is_withheld =
                 first.is_some_and(|first| first != *partition) || self.withheld_from(*partition).is_some();
             let queue = self.queues.entry(*partition).or_default();
-            let sent = Sent { n, prev: queue.last, at: now };
+            let sent = SentPlace { n, prev: queue.last, at: now };
             if queue.unplaced.is_empty() {
                 queue.repeats.restart(now, pace);
             }
@@ -190,7 +190,7 @@ impl Tickets {
         self.withheld.extend(first.map(|_| n));
         let unplaced = works.into_iter().map(|(partition, work)| (partition, Some(work))).collect();
         let mut open =
-            Open { purpose, first, sent_at: now, unplaced, queries, bytes, voided: false, confirmed_by: None };
+            OpenTicket { purpose, first, sent_at: now, unplaced, queries, bytes, voided: false, confirmed_by: None };
         if mutant!(confirm_before_placed) {
             open.confirmed_by = Some(self.ask(now + pace.first, effects));
         }
@@ -200,7 +200,7 @@ impl Tickets {
 
     /// The oldest ticket of this partition that it is not sent yet. Few changes are under way at a time.
     fn withheld_from(&self, partition: PartitionId) -> Option<u64> {
-        let of = |open: &Open| open.first != Some(partition) && open.unplaced.contains_key(&partition);
+        let of = |open: &OpenTicket| open.first != Some(partition) && open.unplaced.contains_key(&partition);
         self.withheld.iter().copied().find(|n| self.open.get(n).is_some_and(of))
     }
 
@@ -257,11 +257,11 @@ impl Tickets {
     fn complete_placing(
         &mut self,
         (now, resend): (Time, Duration),
-        placed: Vec<Sent>,
+        placed: Vec<SentPlace>,
         effects: &mut Vec<Effect>,
     ) -> Option<Duration> {
         let (mut slowest, mut unasked) = (None, Vec::new());
-        for Sent { n, at, .. } in placed {
+        for SentPlace { n, at, .. } in placed {
             let Some(open) = self.open.get_mut(&n) else { continue };
             // A change waits for more than its order: a child must be born.
             if !matches!(open.purpose, Purpose::Change(_)) && at == open.sent_at {
@@ -350,7 +350,7 @@ impl Tickets {
     pub fn void_due(&mut self, now: Time, timeout: Duration, effects: &mut Vec<Effect>) -> Load {
         let mut ended = Load::default();
         let mut late = BTreeSet::new();
-        let due = |open: &Open| open.is_voidable() && open.sent_at + timeout <= now;
+        let due = |open: &OpenTicket| open.is_voidable() && open.sent_at + timeout <= now;
         let due: Vec<u64> = self.open.iter().filter(|(_, open)| due(open)).map(|(n, _)| *n).collect();
         for n in due {
             let Some(open) = self.open.get(&n) else { continue };
@@ -443,7 +443,7 @@ impl Tickets {
     fn send_again(&mut self, now: Time, partition: PartitionId, count: usize, effects: &mut Vec<Effect>) {
         let (ballot, withheld) = (self.ballot, self.withheld_from(partition));
         let Some(queue) = self.queues.get_mut(&partition) else { return };
-        let may_go = |sent: &&mut Sent| withheld.is_none_or(|from| sent.n < from);
+        let may_go = |sent: &&mut SentPlace| withheld.is_none_or(|from| sent.n < from);
         for sent in queue.unplaced.iter_mut().take(count).take_while(may_go) {
             sent.at = now;
             queue.repeats.sent(sent.n);

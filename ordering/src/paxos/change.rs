@@ -1,11 +1,11 @@
-//! Changing who replicates, who leads, and where a replica stands: membership change, handover, snapshots (protocol.md
-//! 1.5, 1.6, 8).
+//! Changing who replicates, who leads, and where a replica stands: membership change, leader transfer, snapshots
+//! (protocol.md 1.5, 1.6, 8).
 
 use crate::batch::Configuration;
-use crate::ids::{Ballot, Beat, Instance, ReplicaId, Time};
-use crate::message::{Message, TakeOver};
+use crate::ids::{Ballot, Instance, ReplicaId, Time};
+use crate::message::{Message, TransferLeader};
 use crate::paxos::Paxos;
-use crate::proposer::{Handover, Peer};
+use crate::proposer::{LeaderTransfer, Peer};
 use crate::step::{ChangeError, Effect};
 
 /// Membership.
@@ -13,12 +13,12 @@ impl Paxos {
     pub(super) fn on_change(&mut self, mut configuration: Configuration, effects: &mut Vec<Effect>) {
         let hint = self.election.leader;
         let old = &self.learner.configuration;
-        let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.serving) else {
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.is_serving()) else {
             effects.push(Effect::ChangeRefused(ChangeError::NotLeader { hint }));
             return;
         };
-        let busy = proposer.change.is_some() || proposer.change_in_pipe || proposer.phase1.is_some();
-        if busy || proposer.handover.is_some() {
+        let busy = !proposer.change.is_none() || proposer.phase1.is_some();
+        if busy || proposer.transfer.is_some() {
             effects.push(Effect::ChangeRefused(ChangeError::Busy));
             return;
         }
@@ -27,7 +27,7 @@ impl Paxos {
             effects.push(Effect::ChangeRefused(ChangeError::Invalid));
             return;
         }
-        proposer.change = Some(configuration);
+        proposer.change.waiting = Some(configuration);
     }
 
     /// A decided configuration comes from a replica that has promised `promised`, and is about to be in force here:
@@ -59,8 +59,8 @@ impl Paxos {
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         if !self.learner.configuration.voters.contains(&self.id) {
             self.step_aside(effects);
-        } else if mutant!(conf_one_phase1) || mutant!(conf_in_pipe) {
-            proposer.change_in_pipe = false;
+        } else if mutant!(conf_one_phase1) || mutant!(conf_in_flight) {
+            proposer.change.in_flight = false;
             proposer.set_peers(&self.learner.configuration, self.id, self.now);
         } else {
             self.begin_phase1(effects);
@@ -77,11 +77,11 @@ impl Paxos {
             proposer.lease_void = true;
         }
         let ballot = proposer.ballot;
-        let heir = self.learner.configuration.voters.iter().copied();
-        let heir = heir.max_by_key(|id| proposer.peer(*id).map(|peer| peer.durable_upto));
+        let transferee = self.learner.configuration.voters.iter().copied();
+        let transferee = transferee.max_by_key(|id| proposer.peer(*id).map(|peer| peer.durable_upto));
         self.begin_round(true, effects);
-        if let Some(to) = heir {
-            effects.push(Effect::Send { to, message: Message::TakeOver(TakeOver { ballot }) });
+        if let Some(to) = transferee {
+            effects.push(Effect::Send { to, message: Message::TransferLeader(TransferLeader { ballot }) });
         }
         if !keeps_lease {
             self.stand_down(effects);
@@ -99,64 +99,67 @@ impl Paxos {
     }
 }
 
-/// Handover.
+/// Leader transfer.
 impl Paxos {
-    pub(super) fn on_transfer(&mut self, to: ReplicaId, deadline: Time, effects: &mut Vec<Effect>) {
+    pub(super) fn on_transfer_leader(&mut self, to: ReplicaId, deadline: Time, effects: &mut Vec<Effect>) {
         let voter = to != self.id && self.learner.quorum.position(to).is_some();
-        let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.serving && voter) else {
-            return effects.push(Effect::HandoverFailed { to });
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.is_serving() && voter) else {
+            return effects.push(Effect::LeaderTransferFailed { to });
         };
-        match &proposer.handover {
-            Some(handover) if handover.to == to => {}
-            None if proposer.change.is_none() && !proposer.change_in_pipe => {
-                let beat = Beat(proposer.beat.0 + 1);
-                let asked = (beat, self.learner.decided_upto);
-                proposer.handover = Some(Handover { to, deadline, asked, paused_at: None, sent: false });
+        match &proposer.transfer {
+            Some(transfer) if transfer.to == to => {}
+            None if proposer.change.is_none() => {
+                let round = proposer.heartbeats.newest.next();
+                let asked = (round, self.learner.decided_upto);
+                proposer.transfer = Some(LeaderTransfer { to, deadline, asked, paused_at: None, sent: false });
                 self.begin_round(true, effects);
             }
-            _ => effects.push(Effect::HandoverFailed { to }),
+            _ => effects.push(Effect::LeaderTransferFailed { to }),
         }
     }
 
-    /// Hands over to an heir that answers, once the pipe is drained and the heir holds everything; goes on leading if
-    /// that takes too long.
-    pub(super) fn hand_over(&mut self, effects: &mut Vec<Effect>) {
+    /// Asks a transferee that answers to lead, once nothing is in flight and the transferee holds everything; goes on
+    /// leading if that takes too long.
+    pub(super) fn advance_transfer(&mut self, effects: &mut Vec<Effect>) {
         let (now, decided_upto) = (self.now, self.learner.decided_upto);
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
-        let Some(handover) = proposer.handover.as_mut() else { return };
-        let to = handover.to;
-        if handover.ends_at(self.settings.election_timeout) <= now {
-            proposer.handover = None;
-            effects.push(Effect::HandoverFailed { to });
+        let Some(transfer) = proposer.transfer.as_mut() else { return };
+        let to = transfer.to;
+        if transfer.ends_at(self.settings.election_timeout) <= now {
+            proposer.transfer = None;
+            effects.push(Effect::LeaderTransferFailed { to });
             self.pump(effects);
             return;
         }
-        if handover.paused_at.is_none() {
-            let (beat, decided) = handover.asked;
-            let answers = |peer: &&Peer| peer.id == to && peer.acked >= beat;
-            let heir = proposer.peers.iter().find(|peer| answers(peer) || mutant!(handover_unanswered));
-            let Some(heir) = heir else { return };
-            // What it lacked of that beyond a full pipe it fetches while the leader goes on. What came since does not
-            // count: under load an heir that is far away never has all of it.
-            if heir.durable_upto.0 + u64::from(self.settings.window) < decided.0 && !mutant!(handover_unanswered) {
-                handover.asked = (Beat(proposer.beat.0 + 1), decided_upto);
+        if transfer.paused_at.is_none() {
+            let (round, decided) = transfer.asked;
+            let answers = |peer: &&Peer| peer.id == to && peer.acked >= round;
+            let transferee = proposer.peers.iter().find(|peer| answers(peer) || mutant!(transfer_unanswered));
+            let Some(transferee) = transferee else { return };
+            // What it lacked of that beyond a full window it fetches while the leader goes on. What came since does not
+            // count: under load a transferee that is far away never has all of it.
+            if transferee.durable_upto.0 + u64::from(self.settings.window) < decided.0 && !mutant!(transfer_unanswered)
+            {
+                transfer.asked = (proposer.heartbeats.newest.next(), decided_upto);
                 return;
             }
-            handover.paused_at = Some(now);
+            transfer.paused_at = Some(now);
         }
-        if handover.sent || !proposer.window.is_empty() || proposer.phase1.is_some() {
+        if transfer.sent || !proposer.window.is_empty() || proposer.phase1.is_some() {
             return;
         }
         let ready = proposer.peers.iter().any(|peer| peer.id == to && peer.durable_upto >= decided_upto);
         if ready {
-            handover.sent = true;
+            transfer.sent = true;
             // The message may arrive at any time from now on (protocol.md 7).
-            proposer.lease_void = !mutant!(lease_survives_handover);
-            let message = TakeOver { ballot: proposer.ballot };
+            proposer.lease_void = !mutant!(lease_survives_transfer);
+            let message = TransferLeader { ballot: proposer.ballot };
             effects.push(Effect::Send { to, message: message.into() });
-        } else if proposer.announce_at.is_none() && proposer.acked_by(&self.learner.quorum, self.id) >= proposer.beat {
+        } else if proposer.announcement.due_at.is_none()
+            && proposer.acked_by(&self.learner.quorum, self.id) >= proposer.heartbeats.newest
+        {
             // Its acknowledgement tells what it holds.
-            proposer.announce_at = Some(now + self.settings.announce_delay);
+            proposer.announcement.due_at = Some(now + self.settings.announce_delay);
         }
     }
 }
@@ -184,7 +187,7 @@ impl Paxos {
         self.stand_down(effects);
         self.promise_with(promised, effects);
         self.acceptor.install(instance);
-        self.saved_upto = self.saved_upto.max(instance);
+        self.snapshot.upto = self.snapshot.upto.max(instance);
         self.learner.decided_upto = instance;
         if configured_at > self.learner.configured_at {
             self.learner.configure(configuration.clone(), configured_at);
@@ -200,6 +203,6 @@ impl Paxos {
         for (instance, slot) in self.acceptor.slots.iter_from(instance.next()) {
             effects.push(Effect::Accepted { instance, ballot: slot.ballot, batch: slot.batch.clone() });
         }
-        self.forget = Some(self.acceptor.repeat_standing(effects));
+        self.snapshot.forget = Some(self.acceptor.repeat_standing(effects));
     }
 }

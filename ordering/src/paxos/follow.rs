@@ -7,8 +7,8 @@ use crate::message::{
     AcceptedBatch, CatchUp, CatchUpReply, Heartbeat, HeartbeatAck, Message, ReadPosition, ReadPositionReply,
 };
 use crate::paxos::Paxos;
-use crate::reads::Asked;
-use crate::settings::REST_MAX;
+use crate::reads::PositionQuestion;
+use crate::settings::QUIESCE_MAX;
 use crate::step::Effect;
 
 /// A snapshot may take its time; after so many election timeouts another source is tried.
@@ -54,7 +54,7 @@ impl Paxos {
         if m.ballot.replica == self.id || !self.listen(m.ballot, effects) {
             return;
         }
-        self.election.rests(m.rest.min(REST_MAX));
+        self.election.quiesces(m.quiesce.min(QUIESCE_MAX));
         self.hear_decided(m.ballot, m.decided_upto, effects);
         self.hear_released(m.released, effects);
         self.learner.held_upto = self.learner.held_upto.max(m.held_upto);
@@ -63,7 +63,7 @@ impl Paxos {
         let lease = self.acceptor.grant_lease(m.ballot, wanted, self.now, effects);
         let durable_upto = self.holds_upto();
         let released = self.released;
-        let message = HeartbeatAck { ballot: m.ballot, beat: m.beat, durable_upto, lease, released };
+        let message = HeartbeatAck { ballot: m.ballot, round: m.round, durable_upto, lease, released };
         effects.push(Effect::Send { to: m.ballot.replica, message: message.into() });
     }
 
@@ -275,7 +275,7 @@ impl Paxos {
             (asked.ballot, asked.retry_at) = (ballot, retry_at);
         } else if let Some(upto) = self.asks.waiting.take() {
             self.asks.last_ask += 1;
-            self.asks.asked = Some(Asked { ask: self.asks.last_ask, upto, ballot, retry_at });
+            self.asks.asked = Some(PositionQuestion { ask: self.asks.last_ask, upto, ballot, retry_at });
         } else {
             return;
         }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::ids::{Instance, ReadToken, ReplicaId, Time};
-use crate::message::{Heartbeat, HeartbeatAck, Message, ReadPosition, ReadPositionReply, TakeOver};
+use crate::message::{Heartbeat, HeartbeatAck, Message, ReadPosition, ReadPositionReply, TransferLeader};
 use crate::paxos::{LogRoom, Paxos};
+use crate::proposer::Stage;
 use crate::reads::Reader;
 use crate::settings::Reads;
 use crate::step::Effect;
@@ -16,24 +17,23 @@ impl Paxos {
     /// Begins a heartbeat round: to everybody, or to the voters only when it is for reads.
     pub(super) fn begin_round(&mut self, everybody: bool, effects: &mut Vec<Effect>) {
         let held_upto = self.note_held();
-        let rest = if everybody { self.note_rest() } else { Duration::ZERO };
+        let quiesce = if everybody { self.note_quiescence() } else { Duration::ZERO };
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         self.counters.heartbeat_rounds += 1;
-        let beat = proposer.begin_beat(self.now);
-        proposer.round_at = self.now + CONFIRM_INTERVAL;
+        let round = proposer.heartbeats.begin(self.now);
+        proposer.heartbeats.reads_at = self.now + CONFIRM_INTERVAL;
         let (decided_upto, released) = (self.learner.decided_upto, self.released);
         let lease = if proposer.lease_void { Duration::ZERO } else { self.settings.lease_wanted() };
-        let message = Heartbeat { ballot: proposer.ballot, beat, decided_upto, held_upto, released, lease, rest };
+        let message = Heartbeat { ballot: proposer.ballot, round, decided_upto, held_upto, released, lease, quiesce };
         let quorum = &self.learner.quorum;
         for peer in proposer.peers.iter().filter(|peer| everybody || quorum.position(peer.id).is_some()) {
             effects.push(Effect::Send { to: peer.id, message: Message::Heartbeat(message.clone()) });
         }
         if everybody {
-            // Groups that rest beat together: a node wakes once for all of them.
+            // Quiescent groups send heartbeats together: a node wakes once for all of them.
             let soon = self.now + self.settings.heartbeat_interval;
-            proposer.heartbeat_at = if rest.is_zero() { soon } else { self.now.next_multiple(rest) };
-            proposer.carried = (decided_upto, released);
-            proposer.announce_at = None;
+            proposer.heartbeats.next_at = if quiesce.is_zero() { soon } else { self.now.next_multiple(quiesce) };
+            proposer.announcement.carry((decided_upto, released));
         }
     }
 
@@ -64,14 +64,16 @@ impl Paxos {
         let now = self.now;
         let rate = 100 + self.settings.clock_rate_bound_percent;
         let lease_max = self.settings.election_timeout;
-        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.begun && p.ballot == m.ballot) else { return };
-        if m.beat > proposer.beat {
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.has_begun() && p.ballot == m.ballot) else {
+            return;
+        };
+        if m.round > proposer.heartbeats.newest {
             return;
         }
-        let begun_at = proposer.begun_at(m.beat);
+        let begun_at = proposer.heartbeats.begun_at(m.round);
         let Some(peer) = proposer.peer_mut(from) else { return };
         peer.heard_at = now;
-        peer.acked = peer.acked.max(m.beat);
+        peer.acked = peer.acked.max(m.round);
         if let Some(begun_at) = begun_at {
             peer.nearest.sample(now, now - begun_at);
         }
@@ -90,17 +92,19 @@ impl Paxos {
 
     /// Whether nobody else can lead now: a lease says so, or there is no other voter.
     fn leads_alone(&self) -> bool {
-        let Some(proposer) = self.proposer.as_deref().filter(|p| p.may_propose() && p.serving) else { return false };
+        let Some(proposer) = self.proposer.as_deref().filter(|p| p.may_propose() && p.is_serving()) else {
+            return false;
+        };
         let quorum = &self.learner.quorum;
         let lease = self.settings.reads == Reads::Lease && !proposer.lease_void;
         quorum.voters() == [self.id] || lease && proposer.lease_until(quorum, self.id) > self.now
     }
 
     pub(super) fn on_confirm(&mut self, token: ReadToken, effects: &mut Vec<Effect>) {
-        match self.proposer.as_deref_mut().filter(|proposer| proposer.serving) {
+        match self.proposer.as_deref_mut().filter(|proposer| proposer.is_serving()) {
             Some(proposer) => {
                 let proposed = proposer.window.next().previous();
-                proposer.confirmations.push(Reader::Local(token), proposer.beat, proposed);
+                proposer.confirmations.push(Reader::Local(token), proposer.heartbeats.newest, proposed);
             }
             None => effects.push(Effect::Unconfirmed { upto: token }),
         }
@@ -108,10 +112,14 @@ impl Paxos {
 
     pub(super) fn on_ask_position(&mut self, token: ReadToken, effects: &mut Vec<Effect>) {
         let position = self.learner.decided_upto;
-        match self.proposer.as_deref_mut().filter(|proposer| proposer.serving) {
+        match self.proposer.as_deref_mut().filter(|proposer| proposer.is_serving()) {
             Some(proposer) => {
                 let proposed = proposer.window.next().previous();
-                proposer.confirmations.push(Reader::LocalPosition(token, position), proposer.beat, proposed);
+                proposer.confirmations.push(
+                    Reader::LocalPosition(token, position),
+                    proposer.heartbeats.newest,
+                    proposed,
+                );
             }
             None => {
                 self.asks.waiting = self.asks.waiting.max(Some(token));
@@ -126,7 +134,7 @@ impl Paxos {
     pub(super) fn on_read_position(&mut self, from: ReplicaId, m: ReadPosition, effects: &mut Vec<Effect>) {
         let (me, now, position) = (self.id, self.now, self.learner.decided_upto);
         let ReadPosition { incarnation, ask, .. } = m;
-        let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.serving) else { return };
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|proposer| proposer.is_serving()) else { return };
         if m.ballot <= proposer.ballot || mutant!(question_of_another_ballot) {
             if let Some(peer) = proposer.peer_mut(from) {
                 peer.heard_at = now;
@@ -139,7 +147,7 @@ impl Paxos {
             }
         }
         let reader = Reader::Remote { from, incarnation, ask, position };
-        proposer.confirmations.push(reader, proposer.beat, proposer.window.next().previous());
+        proposer.confirmations.push(reader, proposer.heartbeats.newest, proposer.window.next().previous());
     }
 
     /// Answers the reads that are confirmed, and begins a round for those that are not.
@@ -147,7 +155,7 @@ impl Paxos {
         let alone = self.leads_alone();
         let (me, now) = (self.id, self.now);
         // Under a new configuration nothing is confirmed before its quorum answered Phase 1 (protocol.md 1.1).
-        let serving = |p: &&mut Box<crate::proposer::Proposer>| p.serving && p.may_propose();
+        let serving = |p: &&mut Box<crate::proposer::Proposer>| p.is_serving() && p.may_propose();
         let Some(proposer) = self.proposer.as_mut().filter(serving) else { return };
         if proposer.confirmations.is_empty() {
             return;
@@ -170,8 +178,10 @@ impl Paxos {
             effects.push(Effect::Confirmed { upto });
         }
         let proposed = proposer.window.next().previous();
-        let idle = acked >= proposer.beat;
-        if proposer.confirmations.wants_round(proposer.beat, proposed) && (idle || proposer.round_at <= now) {
+        let idle = acked >= proposer.heartbeats.newest;
+        if proposer.confirmations.wants_round(proposer.heartbeats.newest, proposed)
+            && (idle || proposer.heartbeats.reads_at <= now)
+        {
             self.begin_round(false, effects);
         }
     }
@@ -179,14 +189,16 @@ impl Paxos {
     /// Serves once everything found in Phase 1 is decided and executed (protocol.md 7, hazards.md RD5).
     pub(super) fn serve_if_ready(&mut self, effects: &mut Vec<Effect>) {
         let executed_upto = self.learner.executed_upto;
-        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.may_propose() && !p.serving) else { return };
-        let ready = proposer.found.is_empty() && executed_upto >= proposer.takeover_upto;
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.may_propose() && !p.is_serving()) else {
+            return;
+        };
+        let ready = proposer.found.values.is_empty() && executed_upto >= proposer.found.upto;
         if !ready && !mutant!(read_before_takeover) {
             return;
         }
-        proposer.serving = true;
+        proposer.stage = Stage::Serving;
         self.counters.leaderships += 1;
-        effects.push(Effect::Leading { ballot: proposer.ballot, from: proposer.takeover_upto.next() });
+        effects.push(Effect::Leading { ballot: proposer.ballot, from: proposer.found.upto.next() });
         if let Some(token) = self.asks.take_all() {
             self.on_ask_position(token, effects);
         }
@@ -196,9 +208,10 @@ impl Paxos {
     /// Serves no more: reads are to be redirected, what was queued and not proposed never will be.
     pub(super) fn stop_serving(&mut self, effects: &mut Vec<Effect>) {
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
-        if !std::mem::take(&mut proposer.serving) {
+        if !proposer.is_serving() {
             return;
         }
+        proposer.stage = Stage::Leading;
         let mut unconfirmed = None;
         for reader in proposer.confirmations.drain() {
             match reader {
@@ -214,7 +227,7 @@ impl Paxos {
         if submissions > 0 {
             effects.push(Effect::Refused { submissions });
         }
-        if proposer.change.take().is_some() {
+        if proposer.change.waiting.take().is_some() {
             let hint = None;
             effects.push(Effect::ChangeRefused(crate::step::ChangeError::NotLeader { hint }));
         }
@@ -236,18 +249,18 @@ impl Paxos {
     /// timeout later. None that it hears: where both are cut off from the others, that one could win nothing.
     fn ask_the_unheard(&mut self, effects: &mut Vec<Effect>) {
         let silent: Vec<ReplicaId> = self.silent_peers().collect();
-        let serving = self.proposer.as_deref().filter(|proposer| proposer.serving);
+        let serving = self.proposer.as_deref().filter(|proposer| proposer.is_serving());
         let Some(proposer) = serving.filter(|_| !mutant!(deaf_leader_is_mute)) else { return };
         let voters = self.learner.quorum.voters().iter().copied().filter(|voter| silent.contains(voter));
-        let heir = voters.max_by_key(|id| proposer.peer(*id).map(|peer| peer.durable_upto));
-        if let Some(to) = heir {
-            effects.push(Effect::Send { to, message: TakeOver { ballot: proposer.ballot }.into() });
+        let transferee = voters.max_by_key(|id| proposer.peer(*id).map(|peer| peer.durable_upto));
+        if let Some(to) = transferee {
+            effects.push(Effect::Send { to, message: TransferLeader { ballot: proposer.ballot }.into() });
         }
     }
 
     /// When this leader resigns if it hears nothing more.
     pub(super) fn deaf_at(&self) -> Option<Time> {
-        let proposer = self.proposer.as_deref().filter(|proposer| proposer.elected)?;
+        let proposer = self.proposer.as_deref().filter(|proposer| proposer.is_elected())?;
         if self.log_room == LogRoom::Nowhere || mutant!(deaf_leader_stays) {
             return None;
         }
@@ -258,9 +271,14 @@ impl Paxos {
     /// What no `Phase2a` will carry soon goes out alone, a little later (papers.md D3: under load none does).
     pub(super) fn arm_announcement(&mut self) {
         let current = (self.learner.decided_upto, self.released);
-        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.elected && p.window.is_empty()) else { return };
-        if proposer.carried != current && proposer.announce_at.is_none() && !proposer.peers.is_empty() {
-            proposer.announce_at = Some(self.now + self.settings.announce_delay);
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.is_elected() && p.window.is_empty()) else {
+            return;
+        };
+        if !proposer.announcement.is_carried(current)
+            && proposer.announcement.due_at.is_none()
+            && !proposer.peers.is_empty()
+        {
+            proposer.announcement.due_at = Some(self.now + self.settings.announce_delay);
         }
     }
 }

@@ -1,17 +1,17 @@
 //! The composition: one replica of one group (protocol.md 1, 7).
 //!
-//! `step` matches and hands over; the parts decide. `phase1` takes a leadership, `phase2` runs the pipe, `lead` keeps
-//! the leadership and confirms reads, `rest` lets it beat seldom, `follow` listens and catches up, `change` changes the
-//! membership and hands over, `timers` knows what is due when, `recovery` starts from what the log and a snapshot hold,
-//! `validate` refuses what no peer may say.
+//! `step` matches and passes on; the parts decide. `phase1` takes a leadership, `phase2` runs what is in flight, `lead`
+//! keeps the leadership and confirms reads, `quiesce` lets it send heartbeats seldom, `follow` listens and catches up,
+//! `change` changes the membership and transfers the leadership, `timers` knows what is due when, `recovery` starts
+//! from what the log and a snapshot hold, `validate` refuses what no peer may say.
 
 mod change;
 mod follow;
 mod lead;
 mod phase1;
 mod phase2;
+mod quiesce;
 mod recovery;
-mod rest;
 mod timers;
 mod validate;
 
@@ -29,7 +29,7 @@ use crate::ids::{Ballot, Instance, Lsn, ReplicaId, Ticket, Time};
 use crate::learner::Learner;
 use crate::message::{Message, Preempted};
 use crate::proposer::Proposer;
-use crate::reads::Asks;
+use crate::reads::PositionQuestions;
 use crate::settings::{BATCH_BYTES_MAX, Settings};
 use crate::step::{Effect, Input, Record, SubmitError};
 
@@ -45,6 +45,17 @@ pub enum LogRoom {
     Nowhere,
 }
 
+/// The newest snapshot that is durable here, and what it makes the log forget.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct DurableSnapshot {
+    /// It covers everything up to here.
+    upto: Instance,
+    /// What it takes, in bytes; zero: not known yet.
+    bytes: usize,
+    /// Log records below the second are needed no more once the first is flushed.
+    forget: Option<(Lsn, Lsn)>,
+}
+
 /// One replica of one group: acceptor, proposer and learner at once (papers.md A1).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Paxos {
@@ -58,15 +69,10 @@ pub struct Paxos {
     election: Election,
     /// While this replica is a candidate or leads. Its ballot is the promised one.
     proposer: Option<Box<Proposer>>,
-    asks: Asks,
+    asks: PositionQuestions,
     /// The highest watermark told or heard.
     released: Option<Ticket>,
-    /// A snapshot of everything up to here is durable.
-    saved_upto: Instance,
-    /// What a snapshot takes, in bytes; zero: not known yet.
-    snapshot_bytes: usize,
-    /// Log records below the second are needed no more once the first is flushed.
-    forget: Option<(Lsn, Lsn)>,
+    snapshot: DurableSnapshot,
     /// What stands there and is decided cannot be executed here: see [`Paxos::set_lacking`].
     lacks_from: Option<Instance>,
     /// See [`Paxos::set_log_room`].
@@ -88,7 +94,7 @@ impl Paxos {
             Input::Confirm(token) => self.on_confirm(token, effects),
             Input::AskPosition(token) => self.on_ask_position(token, effects),
             Input::Change(configuration) => self.on_change(configuration, effects),
-            Input::Transfer { to, deadline } => self.on_transfer(to, deadline, effects),
+            Input::TransferLeader { to, deadline } => self.on_transfer_leader(to, deadline, effects),
             Input::Lost { peer, since } => self.on_lost(peer, since, effects),
             Input::Gone { peer } => self.on_gone(peer),
             Input::Executed(instance) => {
@@ -128,7 +134,7 @@ impl Paxos {
         self.pass_time(now);
         let hint = self.election.leader;
         let Some(proposer) = self.proposer.as_deref_mut() else { return Err(SubmitError::NotLeader { hint }) };
-        if !proposer.serving || proposer.pauses() {
+        if !proposer.is_serving() || proposer.pauses() {
             return Err(SubmitError::Busy);
         }
         let fits = bytes.len() <= BATCH_BYTES_MAX;
@@ -159,23 +165,27 @@ impl Paxos {
     pub fn announce(&mut self, now: Time, effects: &mut Vec<Effect>) {
         self.pass_time(now);
         let current = (self.learner.decided_upto, self.released);
-        if self.proposer.as_deref().is_some_and(|p| p.elected && p.carried != current && !p.peers.is_empty()) {
+        if self
+            .proposer
+            .as_deref()
+            .is_some_and(|p| p.is_elected() && !p.announcement.is_carried(current) && !p.peers.is_empty())
+        {
             self.begin_round(true, effects);
         }
     }
 
     /// What a snapshot of this group takes, in bytes: up to half of that is kept for those who are behind.
     pub fn set_snapshot_bytes(&mut self, bytes: usize) {
-        self.snapshot_bytes = bytes;
+        self.snapshot.bytes = bytes;
     }
 
     /// Takes other limits and intervals from now on; values out of bounds are brought inside.
     pub fn set_settings(&mut self, settings: Settings) {
         let settings = settings.clamped();
-        let rests_otherwise = settings.quiesce_heartbeat_interval != self.settings.quiesce_heartbeat_interval;
+        let quiesces_otherwise = settings.quiesce_heartbeat_interval != self.settings.quiesce_heartbeat_interval;
         self.settings = settings;
-        if rests_otherwise {
-            self.rest_anew();
+        if quiesces_otherwise {
+            self.apply_quiesce_interval();
         }
     }
 
@@ -205,7 +215,7 @@ impl Paxos {
         }
         match message {
             Message::PreVote(m) => {
-                self.rouse(effects);
+                self.wake(effects);
                 self.on_pre_vote(from, m, effects);
             }
             Message::PreVoteReply(m) => self.on_pre_vote_reply(from, m, effects),
@@ -220,7 +230,7 @@ impl Paxos {
             Message::CatchUpReply(m) => self.on_catch_up_reply(from, m, effects),
             Message::ReadPosition(m) => self.on_read_position(from, m, effects),
             Message::ReadPositionReply(m) => self.on_read_position_reply(m, effects),
-            Message::TakeOver(m) => self.on_take_over(m, effects),
+            Message::TransferLeader(m) => self.on_asked_to_lead(m, effects),
         }
     }
 
@@ -232,10 +242,10 @@ impl Paxos {
         }
         self.runs = runs;
         self.answer_promise(effects);
-        if let Some((flushed, below)) = self.forget
+        if let Some((flushed, below)) = self.snapshot.forget
             && self.acceptor.is_durable(flushed)
         {
-            self.forget = None;
+            self.snapshot.forget = None;
             effects.push(Effect::Forget { below });
         }
     }
@@ -246,13 +256,13 @@ impl Paxos {
         self.pump(effects);
         self.serve_if_ready(effects);
         self.confirm_reads(effects);
-        self.hand_over(effects);
+        self.advance_transfer(effects);
         self.catch_up(effects);
         self.arm_announcement();
-        self.rouse_if_busy();
+        self.wake_if_busy();
         self.ask_leader(effects);
         self.dismiss_if_safe(effects);
-        self.shed();
+        self.evict();
         if cfg!(any(debug_assertions, feature = "invariants")) {
             self.assert_invariants();
         }
@@ -270,19 +280,19 @@ impl Paxos {
     /// Forgets batches that a durable snapshot covers (protocol.md 1.6).
     fn on_trim(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
         let upto = upto.min(self.learner.executed_upto);
-        if upto <= self.saved_upto {
+        if upto <= self.snapshot.upto {
             return;
         }
-        self.saved_upto = upto;
+        self.snapshot.upto = upto;
         self.acceptor.trim(upto);
         self.acceptor.persist(Record::Decided { upto: self.learner.decided_upto }, effects);
-        self.forget = Some(self.acceptor.repeat_standing(effects));
+        self.snapshot.forget = Some(self.acceptor.repeat_standing(effects));
     }
 
     /// Memory holds what replicas that are a little behind will ask for; the log holds the rest.
-    fn shed(&mut self) {
-        let retain = self.settings.retain_bytes_min.max(self.snapshot_bytes / 2);
-        self.acceptor.shed(self.learner.executed_upto, self.learner.decided_upto, retain);
+    fn evict(&mut self) {
+        let retain = self.settings.retain_bytes_min.max(self.snapshot.bytes / 2);
+        self.acceptor.evict(self.learner.executed_upto, self.learner.decided_upto, retain);
     }
 
     fn assert_invariants(&self) {
@@ -298,11 +308,11 @@ impl Paxos {
         assert!(self.election.leader.is_none(), "a candidate or leader that follows somebody");
         assert_eq!(proposer.ballot, self.acceptor.promised(), "a proposer's ballot is what it promised itself");
         assert_eq!(proposer.ballot.replica, self.id);
-        if proposer.begun {
+        if proposer.has_begun() {
             assert!(self.acceptor.is_durable(proposer.ballot_lsn), "{} is used, but not durable", proposer.ballot);
             assert_eq!(proposer.window.next().0, learner.decided_upto.0 + 1 + proposer.window.len() as u64);
         }
-        assert!(proposer.phase1.is_none() || proposer.window.is_empty(), "Phase 1 with a full pipe");
+        assert!(proposer.phase1.is_none() || proposer.window.is_empty(), "Phase 1 with instances in flight");
         proposer.window.assert_invariants();
         proposer.batcher.assert_invariants();
         proposer.confirmations.assert_invariants();
@@ -318,7 +328,7 @@ impl Paxos {
 
     /// Whether this replica takes commands and serves reads: `Effect::Leading` is out and no `Effect::Following` since.
     pub fn is_leader(&self) -> bool {
-        self.proposer.as_ref().is_some_and(|proposer| proposer.serving)
+        self.proposer.as_ref().is_some_and(|proposer| proposer.is_serving())
     }
 
     /// The leader, if one is known, perhaps this replica.
@@ -328,7 +338,7 @@ impl Paxos {
 
     /// At a leader, the replicas that have left its heartbeats unanswered for an election timeout.
     pub fn silent_peers(&self) -> impl Iterator<Item = ReplicaId> {
-        let proposer = self.proposer.as_deref().filter(|proposer| proposer.serving);
+        let proposer = self.proposer.as_deref().filter(|proposer| proposer.is_serving());
         let (peers, silence_max) = proposer.map_or((&[][..], Duration::ZERO), |p| (&p.peers, self.silence_max(p)));
         peers.iter().filter(move |peer| peer.heard_at + silence_max <= self.now).map(|peer| peer.id)
     }
@@ -358,7 +368,7 @@ impl Paxos {
         self.acceptor.slots.trimmed_upto()
     }
 
-    /// The highest accepted or proposed instance: at a leader, the tip.
+    /// The highest accepted or proposed instance: at a leader, what was last executed.
     pub fn accepted_upto(&self) -> Instance {
         self.acceptor.slots.last()
     }
@@ -380,7 +390,7 @@ impl Paxos {
         self.released
     }
 
-    /// Instances in the pipe, and their bytes; zero unless leading.
+    /// Instances in flight, and their bytes; zero unless leading.
     pub fn in_flight(&self) -> (usize, usize) {
         self.proposer.as_ref().map_or((0, 0), |proposer| (proposer.window.len(), proposer.window.bytes()))
     }

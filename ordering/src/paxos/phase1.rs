@@ -3,9 +3,9 @@
 use crate::acceptor::PendingPromise;
 use crate::election::PreVoting;
 use crate::ids::{Ballot, Instance, ReplicaId, Round};
-use crate::message::{AcceptedBatch, Phase1a, Phase1b, PreVote, PreVoteReply, Preempted, TakeOver};
+use crate::message::{AcceptedBatch, Phase1a, Phase1b, PreVote, PreVoteReply, Preempted, TransferLeader};
 use crate::paxos::{LogRoom, Paxos, ROUND_MAX};
-use crate::proposer::{Phase1, Proposer, adopt};
+use crate::proposer::{FoundValues, Phase1, Proposer, Stage, adopt};
 use crate::slots::Slot;
 use crate::step::Effect;
 use crate::window::Window;
@@ -108,8 +108,8 @@ impl Paxos {
         (above < ROUND_MAX).then(|| Ballot { round: above.next(), replica: self.id })
     }
 
-    /// The leader of `m.ballot` hands over to this replica.
-    pub(super) fn on_take_over(&mut self, m: TakeOver, effects: &mut Vec<Effect>) {
+    /// The leader of `m.ballot` transfers its leadership to this replica.
+    pub(super) fn on_asked_to_lead(&mut self, m: TransferLeader, effects: &mut Vec<Effect>) {
         let able = self.learner.quorum.position(self.id).is_some() && self.log_room == LogRoom::Here;
         if m.ballot < self.ballot() || self.proposer.is_some() || !able {
             return;
@@ -118,10 +118,10 @@ impl Paxos {
     }
 
     /// Takes a new round. It is used when it is durable (hazards.md PX2): see `begin_if_durable`.
-    fn campaign(&mut self, handover_of: Option<Ballot>, effects: &mut Vec<Effect>) {
+    fn campaign(&mut self, transfer_of: Option<Ballot>, effects: &mut Vec<Effect>) {
         assert!(self.proposer.is_none(), "a leader or candidate campaigns");
         let Some(ballot) = self.next_ballot() else { return };
-        if self.acceptor.lease_forbids(ballot, handover_of, self.now) {
+        if self.acceptor.lease_forbids(ballot, transfer_of, self.now) {
             return;
         }
         self.counters.rounds_taken += 1;
@@ -129,18 +129,18 @@ impl Paxos {
         self.election.stands();
         self.election.pre_voting = None;
         let lsn = self.acceptor.promise(ballot, effects);
-        self.proposer = Some(Box::new(Proposer::new(ballot, lsn, handover_of, self.learner.decided_upto)));
+        self.proposer = Some(Box::new(Proposer::new(ballot, lsn, transfer_of, self.learner.decided_upto)));
         self.follow_nobody(effects);
     }
 
     /// Begins Phase 1 once the round is durable.
     pub(super) fn begin_if_durable(&mut self, effects: &mut Vec<Effect>) {
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
-        if proposer.begun || !self.acceptor.is_durable(proposer.ballot_lsn) {
+        if proposer.has_begun() || !self.acceptor.is_durable(proposer.ballot_lsn) {
             return;
         }
-        proposer.begun = true;
-        proposer.heartbeat_at = self.now + self.settings.heartbeat_interval;
+        proposer.stage = Stage::Standing;
+        proposer.heartbeats.next_at = self.now + self.settings.heartbeat_interval;
         self.begin_phase1(effects);
     }
 
@@ -150,18 +150,18 @@ impl Paxos {
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         proposer.set_peers(&self.learner.configuration, self.id, self.now);
         proposer.window = Window::starting_at(from);
-        proposer.found.clear();
-        proposer.change_in_pipe = false;
+        proposer.found.values.clear();
+        proposer.change.in_flight = false;
         proposer.phase1 = Some(Phase1 {
             from,
             configured_at: self.learner.configured_at,
             answered: Default::default(),
             replies: Vec::new(),
             begun_at: self.now,
-            retry_at: self.now + proposer.round_trip.timeout(&self.settings),
+            retry_at: self.now + proposer.retransmission.round_trip.timeout(&self.settings),
             give_up_at: self.now + self.election.phase1_patience(&self.settings),
         });
-        let message = Phase1a { ballot: proposer.ballot, from, handover: proposer.handover_of };
+        let message = Phase1a { ballot: proposer.ballot, from, transfer: proposer.transfer_of };
         let ballot = proposer.ballot;
         self.send_voters(message, effects);
         let own = self.phase1b(ballot, from);
@@ -172,8 +172,8 @@ impl Paxos {
     pub(super) fn repeat_phase1a(&mut self, effects: &mut Vec<Effect>) {
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         let Some(phase1) = proposer.phase1.as_mut() else { return };
-        phase1.retry_at = self.now + proposer.round_trip.timeout(&self.settings);
-        let message = Phase1a { ballot: proposer.ballot, from: phase1.from, handover: proposer.handover_of };
+        phase1.retry_at = self.now + proposer.retransmission.round_trip.timeout(&self.settings);
+        let message = Phase1a { ballot: proposer.ballot, from: phase1.from, transfer: proposer.transfer_of };
         for (position, voter) in self.learner.quorum.voters().iter().enumerate() {
             if *voter != self.id && !phase1.answered.contains(position) {
                 effects.push(Effect::Send { to: *voter, message: message.clone().into() });
@@ -182,7 +182,9 @@ impl Paxos {
     }
 
     pub(super) fn on_phase1b(&mut self, from: ReplicaId, m: Phase1b, effects: &mut Vec<Effect>) {
-        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.begun && p.ballot == m.ballot) else { return };
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.has_begun() && p.ballot == m.ballot) else {
+            return;
+        };
         if let Some(peer) = proposer.peer_mut(from) {
             peer.heard_at = self.now;
         }
@@ -213,7 +215,7 @@ impl Paxos {
         let decided_upto = self.learner.decided_upto;
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         let found = adopt(&phase1.replies, decided_upto);
-        if proposer.serving && !found.is_empty() {
+        if proposer.is_serving() && !found.is_empty() {
             // Only under a new configuration: somebody else proposed there. Reads that were executed before this is
             // would miss it (protocol.md 7, hazards.md RD5), so it serves no more, and never again in this ballot:
             // what was begun in it, as tickets are, has one end.
@@ -227,13 +229,13 @@ impl Paxos {
             self.stop_serving(effects);
         }
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
-        proposer.elected = true;
+        // A leader that repeated Phase 1 may be serving.
+        proposer.stage = proposer.stage.max(Stage::Leading);
         self.election.elected();
         // The first guess at a round trip, flush included.
-        proposer.round_trip.sample(self.now - phase1.begun_at);
-        proposer.found = found;
+        proposer.retransmission.round_trip.sample(self.now - phase1.begun_at);
+        proposer.found = FoundValues { upto: Instance(decided_upto.0 + found.len() as u64), values: found };
         proposer.window = Window::starting_at(decided_upto.next());
-        proposer.takeover_upto = Instance(decided_upto.0 + proposer.found.len() as u64);
         self.begin_round(true, effects);
     }
 
@@ -305,7 +307,7 @@ impl Paxos {
             return;
         }
         if m.ballot > promised {
-            if self.acceptor.lease_forbids(m.ballot, m.handover, self.now) {
+            if self.acceptor.lease_forbids(m.ballot, m.transfer, self.now) {
                 return;
             }
             self.election.stands();

@@ -1,53 +1,50 @@
-//! The pipe: proposing, accepting, voting, deciding (protocol.md 1.2 to 1.4). The hot path.
+//! What is in flight: proposing, accepting, voting, deciding (protocol.md 1.2 to 1.4). The hot path.
 
 use std::time::Duration;
 
 use crate::acceptor::Run;
 use crate::batch::Batch;
-use crate::batcher::Closed;
+use crate::batcher::CloseReason;
 use crate::ids::{Instance, ReplicaId};
 use crate::message::{Phase2a, Phase2b};
 use crate::paxos::Paxos;
 use crate::proposer::Proposer;
 use crate::step::Effect;
 
-/// 4 MB/s: a full window of 1 MiB is repeated a quarter of a second later, and what 10 Mbit/s take a second for is
-/// repeated once, not five times.
-const SENT_BYTES_PER_US: usize = 4;
-
 /// Leader.
 impl Paxos {
-    /// Proposes as much as the pipe takes.
+    /// Proposes as much as the window takes.
     pub(super) fn pump(&mut self, effects: &mut Vec<Effect>) {
         while let Some((batch, submissions)) = self.next_batch() {
             self.propose(batch, submissions, effects);
         }
     }
 
-    /// What to propose next, and how many submissions it holds, if the pipe has room for it.
+    /// What to propose next, and how many submissions it holds, if the window has room for it.
     fn next_batch(&mut self) -> Option<(Batch, u32)> {
         // Decided but unexecuted instances pile up: wait (papers.md A11).
         let lag = self.learner.decided_upto.ahead_of(self.learner.executed_upto);
         let lagging = lag >= self.settings.apply_lag_max;
         let proposer = self.proposer.as_deref_mut().filter(|p| p.may_propose())?;
         // A configuration is alone: nothing is proposed until it is decided (protocol.md 1.5, hazards.md PX9).
-        if lagging || proposer.change_in_pipe && !mutant!(conf_in_pipe) {
+        if lagging || proposer.change.in_flight && !mutant!(conf_in_flight) {
             return None;
         }
         let (window, window_bytes_max) = (self.settings.window, self.settings.window_bytes_max);
-        if let Some(found) = proposer.found.front() {
+        if let Some(found) = proposer.found.values.front() {
             if !proposer.window.has_room(found.len_bytes(), window, window_bytes_max) {
                 return None;
             }
-            return Some((proposer.found.pop_front()?, 0));
+            return Some((proposer.found.values.pop_front()?, 0));
         }
-        if !proposer.serving || proposer.pauses() {
+        if !proposer.is_serving() || proposer.pauses() {
             return None;
         }
-        if let Some(change) = proposer.change.take_if(|_| proposer.window.is_empty() || mutant!(conf_in_pipe)) {
+        if let Some(change) = proposer.change.waiting.take_if(|_| proposer.window.is_empty() || mutant!(conf_in_flight))
+        {
             return Some((Batch::Configuration(change), 0));
         }
-        if proposer.change.is_some() {
+        if proposer.change.waiting.is_some() {
             return None;
         }
         let idle = proposer.window.len() < self.settings.eager_window as usize;
@@ -57,9 +54,9 @@ impl Paxos {
         }
         let ready = proposer.batcher.take(idle)?;
         match ready.closed {
-            Closed::Full => self.counters.batches_closed_full += 1,
-            Closed::Idle => self.counters.batches_closed_idle += 1,
-            Closed::Due => self.counters.batches_closed_due += 1,
+            CloseReason::Full => self.counters.batches_closed_full += 1,
+            CloseReason::Idle => self.counters.batches_closed_idle += 1,
+            CloseReason::Due => self.counters.batches_closed_due += 1,
         }
         Some((Batch::Commands(ready.commands), ready.submissions))
     }
@@ -68,11 +65,10 @@ impl Paxos {
     fn propose(&mut self, batch: Batch, submissions: u32, effects: &mut Vec<Effect>) {
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         let (ballot, bytes) = (proposer.ballot, batch.len_bytes());
-        proposer.change_in_pipe |= batch.is_configuration();
+        proposer.change.in_flight |= batch.is_configuration();
         let instance = proposer.window.push(bytes, batch.count(), self.now);
         let (decided_upto, released) = (self.learner.decided_upto, self.released);
-        proposer.carried = (decided_upto, released);
-        proposer.announce_at = None;
+        proposer.announcement.carry((decided_upto, released));
         self.acceptor.accept(ballot, instance, batch.clone(), decided_upto, effects);
         if submissions > 0 {
             effects.push(Effect::Proposed { instance, submissions });
@@ -93,7 +89,7 @@ impl Paxos {
         let (decided_upto, released) = (self.learner.decided_upto, self.released);
         let Some(timeout) = self.proposer.as_deref().map(|p| self.retransmit_timeout(p)) else { return };
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
-        let mut left = 1_u32 << proposer.backoff;
+        let mut left = proposer.retransmission.back_off();
         for (instance, since, flight) in proposer.window.undecided_mut() {
             if left == 0 {
                 break;
@@ -114,19 +110,16 @@ impl Paxos {
                 }
             }
         }
-        proposer.backoff = (proposer.backoff + 1).min(8);
     }
 
-    /// Doubles as long as nothing is decided that was sent once. What is under way takes its time, too, over a link
-    /// that was not measured yet.
     pub(super) fn retransmit_timeout(&self, proposer: &Proposer) -> Duration {
-        let sending = Duration::from_micros((proposer.window.bytes() / SENT_BYTES_PER_US) as u64);
-        let timeout = proposer.round_trip.timeout(&self.settings) + sending;
-        timeout.saturating_mul(1 << proposer.backoff).min(self.settings.election_timeout)
+        proposer.retransmission.timeout(proposer.window.bytes(), &self.settings)
     }
 
     pub(super) fn on_phase2b(&mut self, from: ReplicaId, m: Phase2b, effects: &mut Vec<Effect>) {
-        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.begun && p.ballot == m.ballot) else { return };
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.has_begun() && p.ballot == m.ballot) else {
+            return;
+        };
         if let Some(peer) = proposer.peer_mut(from) {
             peer.heard_at = self.now;
         }
@@ -144,7 +137,7 @@ impl Paxos {
         }
         let Some(proposer) = self.proposer.as_deref_mut() else { return };
         let (counters, now) = (&mut self.counters, self.now);
-        let (confirmations, round_trip) = (&mut proposer.confirmations, &mut proposer.round_trip);
+        let (confirmations, round_trip) = (&mut proposer.confirmations, &mut proposer.retransmission.round_trip);
         let (mut progress, mut at_once) = (false, false);
         proposer.window.vote(&self.learner.quorum, position, run, now, |instance, flight| {
             // A quorum of votes in the own ballot: it was led when this was proposed (protocol.md 7).
@@ -164,7 +157,7 @@ impl Paxos {
         // What was sent twice tells nothing of the way (Karn): were the wait doubled no longer, a way that got longer
         // than the wait would carry everything twice from then on, and nothing would ever be measured.
         if at_once {
-            proposer.backoff = 0;
+            proposer.retransmission.reset();
         }
         if progress {
             self.pop_decided(effects);

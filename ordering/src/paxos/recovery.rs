@@ -8,8 +8,8 @@ use crate::counters::Counters;
 use crate::election::Election;
 use crate::ids::{Ballot, Instance, Lsn, ReplicaId, Time};
 use crate::learner::Learner;
-use crate::paxos::{LogRoom, Paxos};
-use crate::reads::Asks;
+use crate::paxos::{DurableSnapshot, LogRoom, Paxos};
+use crate::reads::PositionQuestions;
 use crate::settings::Settings;
 use crate::slots::{Slot, Slots};
 use crate::step::{Effect, Record};
@@ -166,11 +166,9 @@ impl Paxos {
             learner,
             election,
             proposer: None,
-            asks: Asks::default(),
+            asks: PositionQuestions::default(),
             released: None,
-            saved_upto: snapshot,
-            snapshot_bytes: 0,
-            forget: None,
+            snapshot: DurableSnapshot { upto: snapshot, ..DurableSnapshot::default() },
             lacks_from: None,
             log_room: LogRoom::default(),
             runs: Vec::new(),

@@ -21,16 +21,17 @@ impl Paxos {
         if let Some(phase1) = &proposer.phase1 {
             at(Some(phase1.retry_at.min(phase1.give_up_at)));
         }
-        at(proposer.handover.as_ref().map(|handover| handover.ends_at(self.settings.election_timeout)));
+        at(proposer.transfer.as_ref().map(|transfer| transfer.ends_at(self.settings.election_timeout)));
         at(self.deaf_at().filter(|at| *at < Time(u64::MAX)));
-        if proposer.elected {
-            at(Some(proposer.heartbeat_at).filter(|_| !proposer.peers.is_empty()));
-            at(proposer.announce_at);
+        if proposer.is_elected() {
+            at(Some(proposer.heartbeats.next_at).filter(|_| !proposer.peers.is_empty()));
+            at(proposer.announcement.due_at);
         }
-        if proposer.serving && proposer.may_propose() {
+        if proposer.is_serving() && proposer.may_propose() {
             let proposed = proposer.window.next().previous();
-            at(Some(proposer.round_at).filter(|_| proposer.confirmations.wants_round(proposer.beat, proposed)));
-            // One that is due and still here waits for the pipe, not for time.
+            at(Some(proposer.heartbeats.reads_at)
+                .filter(|_| proposer.confirmations.wants_round(proposer.heartbeats.newest, proposed)));
+            // One that is due and still here waits for the window, not for time.
             at(proposer.batcher.due_at(&self.settings).filter(|due| *due > self.now));
         }
         at(self.retransmit_at());
@@ -59,8 +60,8 @@ impl Paxos {
         if self.retransmit_at().is_some_and(|at| at <= now) {
             self.retransmit(effects);
         }
-        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.elected) else { return };
-        if proposer.heartbeat_at <= now || proposer.announce_at.is_some_and(|at| at <= now) {
+        let Some(proposer) = self.proposer.as_deref_mut().filter(|p| p.is_elected()) else { return };
+        if proposer.heartbeats.next_at <= now || proposer.announcement.due_at.is_some_and(|at| at <= now) {
             self.begin_round(true, effects);
         }
     }

@@ -87,7 +87,7 @@ impl Paxos {
         let sound = match message {
             Message::PreVote(m) => upto(m.decided_upto),
             Message::PreVoteReply(m) => ballot(m.promised) && upto(m.decided_upto),
-            Message::Phase1a(m) => ballot(m.ballot) && upto(m.from) && m.handover.is_none_or(ballot),
+            Message::Phase1a(m) => ballot(m.ballot) && upto(m.from) && m.transfer.is_none_or(ballot),
             Message::Phase1b(m) => {
                 upto(m.decided_upto) && upto(m.trimmed_upto) && m.accepted.iter().all(kept) && in_order(m)
             }
@@ -109,7 +109,7 @@ impl Paxos {
             }
             Message::ReadPosition(m) => ballot(m.ballot),
             Message::ReadPositionReply(m) => of_leader(m.ballot) && upto(m.position),
-            Message::TakeOver(m) => of_leader(m.ballot),
+            Message::TransferLeader(m) => of_leader(m.ballot),
         };
         !sound
     }

@@ -1,6 +1,6 @@
 //! Random schedules from a seed: loss, duplication, reordering, crashes that lose what was not flushed, cuts, slow
-//! disks and executors, snapshots, membership changes, handovers, reads. The judge watches every step; then the faults
-//! stop, and the group must serve again.
+//! disks and executors, snapshots, membership changes, leader transfers, reads. The judge watches every step; then the
+//! faults stop, and the group must serve again.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,9 +27,10 @@ fn kind(message: &Message) -> &'static str {
         Message::HeartbeatAck(_) => "HeartbeatAck",
         Message::CatchUp(_) => "CatchUp",
         Message::CatchUpReply(_) => "CatchUpReply",
-        Message::Preempted(_) | Message::ReadPosition(_) | Message::ReadPositionReply(_) | Message::TakeOver(_) => {
-            "other"
-        }
+        Message::Preempted(_)
+        | Message::ReadPosition(_)
+        | Message::ReadPositionReply(_)
+        | Message::TransferLeader(_) => "other",
     }
 }
 
@@ -451,7 +452,7 @@ impl Fuzz {
             let to = self.random.pick(&ids).expect("a replica");
             let clock = self.cluster.node(leader).clock;
             let deadline = clock.read(now + 5 * MS + self.random.below(20 * MS));
-            self.cluster.step(leader, Input::Transfer { to, deadline });
+            self.cluster.step(leader, Input::TransferLeader { to, deadline });
         }
         if self.random.chance(self.plan.changes) {
             self.change(leader);

@@ -221,7 +221,7 @@ impl Node {
         ReadToken(self.next_token)
     }
 
-    /// A read arrives: it is executed at the tip, and waits for its confirmation.
+    /// A read arrives: it is executed as last executed, and waits for its confirmation.
     pub fn read(&mut self, now: u64, truth: &mut Truth) {
         let Some(paxos) = self.paxos.as_ref() else { return };
         let position = paxos.accepted_upto();
@@ -380,7 +380,7 @@ impl Node {
             Effect::ConfigurationDecided { .. }
             | Effect::Following { .. }
             | Effect::ChangeRefused(_)
-            | Effect::HandoverFailed { .. } => {}
+            | Effect::LeaderTransferFailed { .. } => {}
         }
     }
 

@@ -104,7 +104,7 @@ impl Plan {
             queue_bytes_max: 64 + random.below(200) as usize,
             queue_submissions_max: 1 + random.below(30) as usize,
             heartbeat_interval: Duration::from_millis(5),
-            // Nobody tells of lost nodes here: they are found out a rest later.
+            // Nobody tells of lost nodes here: they are found out an interval later.
             quiesce_heartbeat_interval: Duration::from_millis([0, 20][random.below(2) as usize]),
             election_timeout: Duration::from_millis(30),
             apply_lag_max: 1 + random.below(10),

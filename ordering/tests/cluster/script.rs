@@ -23,10 +23,10 @@
 //! idle 100ms                                  time passes, all moves, everybody is ticked; prints the outcome only
 //! stuck r0 [elsewhere] | room r0              its log takes nothing; those of a majority do, or do not | it does again
 //! crash r0 [kept=1] | restart r0              of the unflushed records `kept` survive
-//! read r0 | ask r1                            a read at the tip; a read that needs a position
+//! read r0 | ask r1                            a read as last executed; a read that needs a position
 //! distance r0                                 how far it is to a quorum and back, as it measured it
 //! change r0 voters=0,1 learners=3 | add r3    membership; a new replica, up
-//! transfer r0 r1 20ms                         handover
+//! transfer r0 r1 20ms                         leader transfer
 //! slow r0 | execute r0                        its executor waits | goes on
 //! checkpoint r0 [keep=0] | install r1 r0      snapshot and trim | r1 installs a snapshot of r0
 //! released r0 1.5                             watermark ~1.5
@@ -247,7 +247,7 @@ impl Script {
             ("transfer", [id, to, time]) => {
                 let now = self.cluster().now;
                 let deadline = self.cluster().node(replica(id)).clock.read(now) + millis(time);
-                self.cluster().step(replica(id), Input::Transfer { to: replica(to), deadline });
+                self.cluster().step(replica(id), Input::TransferLeader { to: replica(to), deadline });
             }
             ("slow", [id]) => self.cluster().node(replica(id)).slow_executor = true,
             ("execute", [id]) => self.on(replica(id), |node, now, truth| {

@@ -1,7 +1,7 @@
 //! Runs batches on the machine before they are decided, and takes back what was decided differently (protocol.md 2).
 //!
-//! Pure. It holds the tip state, the undo of everything above the decided instance, and the batches that arrived ahead
-//! of a gap. It does not know ballots beyond comparing batches, nor who waits for an answer.
+//! Pure. It holds the last executed state, the undo of everything above the decided instance, and the batches that
+//! arrived ahead of a gap. It does not know ballots beyond comparing batches, nor who waits for an answer.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,8 +20,8 @@ pub const SPECULATIVE_INSTANCES_MAX: usize = 1_024;
 pub struct ExecutorSettings {
     /// Batches run before they are decided.
     pub speculation: bool,
-    /// What can run ahead waits for [`Executor::run_ahead`], so that the driver sends and writes first what the batch
-    /// is ordered by.
+    /// What can run speculatively waits for [`Executor::speculate`], so that the driver sends and writes first what the
+    /// batch is ordered by.
     pub deferred: bool,
     /// See [`SPECULATIVE_INSTANCES_MAX`].
     pub ahead_max: usize,
@@ -32,8 +32,8 @@ pub struct ExecutorSettings {
 /// The same for a node: a few milliseconds, which others wait for at most.
 pub const STEP_WORK_MAX: u64 = 4_096;
 
-/// Bytes of answers to batches that ran ahead of their decision; beyond, the next waits until some are decided.
-const AHEAD_ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Bytes of answers to batches that ran speculatively; beyond, the next waits until some are decided.
+const SPECULATIVE_ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// A view of the decided state is made anew when so many times what that costs was executed since the last one.
 const VIEW_WORK_SHARE: u64 = 8;
@@ -63,7 +63,7 @@ impl ExecutorSettings {
 /// replicas are apart while both serve.
 const DIGESTS_KEPT: usize = 20;
 
-/// One instance above the decided one that ran on the tip state.
+/// One instance above the decided one that ran on the last executed state.
 struct ExecutedBatch {
     batch: Batch,
     mark: Mark,
@@ -89,9 +89,9 @@ pub struct Executor {
     machine: Machine,
     /// Everything up to here is decided and executed as decided.
     decided: Instance,
-    /// What ran above `decided`, in order: `decided + 1 ..= tip`.
+    /// What ran above `decided`, in order: `decided + 1 ..= last_executed`.
     executed: VecDeque<ExecutedBatch>,
-    /// Accepted above `tip`, beyond a gap or not yet run.
+    /// Accepted above `last_executed`, beyond a gap or not yet run.
     waiting: BTreeMap<Instance, Batch>,
     how: ExecutorSettings,
     /// A digest is taken every so many instances; 0: never.
@@ -108,7 +108,7 @@ pub struct Executor {
     /// Everything up to here is decided; above `decided` only while something is awaited.
     due: Instance,
     /// Bytes of the answers to what is in `executed`.
-    ahead_answer_bytes: usize,
+    speculative_answer_bytes: usize,
     /// Work done in this step, and since the start.
     step_work: u64,
     work: u64,
@@ -141,7 +141,7 @@ impl Executor {
             moved: Vec::new(),
             awaits: None,
             due: decided,
-            ahead_answer_bytes: 0,
+            speculative_answer_bytes: 0,
             step_work: 0,
             work: 0,
             view: None,
@@ -159,11 +159,11 @@ impl Executor {
     }
 
     /// The last executed instance, decided or not.
-    pub fn tip(&self) -> Instance {
+    pub fn last_executed(&self) -> Instance {
         Instance(self.decided.0 + self.executed.len() as u64)
     }
 
-    /// The state at the tip.
+    /// The state as last executed.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
@@ -178,7 +178,7 @@ impl Executor {
         self.machine.set_responders(responders);
     }
 
-    /// The state at the tip, to plant a bug in.
+    /// The state as last executed, to plant a bug in.
     #[cfg(feature = "mutants")]
     pub fn machine_mut(&mut self) -> &mut Machine {
         &mut self.machine
@@ -189,7 +189,7 @@ impl Executor {
         self.counters
     }
 
-    /// Turns speculation on or off. What already ran ahead stays until it is decided or taken back.
+    /// Turns speculation on or off. What already ran speculatively stays until it is decided or taken back.
     pub fn set_speculation(&mut self, on: bool) {
         self.how.speculation = on;
     }
@@ -204,7 +204,7 @@ impl Executor {
         // Another batch there may need nothing.
         self.awaits = self.awaits.filter(|(at, _)| *at != instance);
         let mut rolled_back = None;
-        if instance <= self.tip() {
+        if instance <= self.last_executed() {
             let at = (instance.0 - self.decided.0 - 1) as usize;
             // The same value under a higher ballot changes nothing. Compared by content: an instance number proves
             // nothing about what it holds (hazards.md SP6).
@@ -226,11 +226,11 @@ impl Executor {
         rolled_back
     }
 
-    /// Whether [`Executor::run_ahead`] would run anything.
-    pub fn has_ahead(&self) -> bool {
+    /// Whether [`Executor::speculate`] would run anything.
+    pub fn may_speculate(&self) -> bool {
         let room = self.executed.len() < self.how.ahead_max && self.awaits.is_none();
-        let room = room && self.ahead_answer_bytes < AHEAD_ANSWER_BYTES_MAX;
-        self.how.speculation && room && self.waiting.contains_key(&self.tip().next())
+        let room = room && self.speculative_answer_bytes < SPECULATIVE_ANSWER_BYTES_MAX;
+        self.how.speculation && room && self.waiting.contains_key(&self.last_executed().next())
     }
 
     /// Whoever drives the replica begins a step: work is counted from here on.
@@ -249,7 +249,7 @@ impl Executor {
     }
 
     /// Runs what can run before it is decided.
-    pub fn run_ahead(&mut self, answers: &mut Vec<Answer>) {
+    pub fn speculate(&mut self, answers: &mut Vec<Answer>) {
         if self.how.speculation {
             self.run_contiguous(None, answers);
         }
@@ -264,7 +264,7 @@ impl Executor {
             let Some(executed) = self.executed.pop_front() else { break };
             self.machine.confirm(&executed.mark, self.executed.front().map(|next| &next.mark));
             self.decided = self.decided.next();
-            self.ahead_answer_bytes -= executed.answer_bytes;
+            self.speculative_answer_bytes -= executed.answer_bytes;
             failpoint!("batch.decided");
             if Machine::moves_boundaries(&executed.mark) && !acts_early(&executed.mark) {
                 self.moved.push(executed.mark);
@@ -312,8 +312,8 @@ impl Executor {
 
     /// The digest of the decided state, and its instance.
     pub fn digest_now(&self) -> (Instance, u64) {
-        let tip_is_decided = self.executed.is_empty();
-        (self.decided, if tip_is_decided { self.machine.digest() } else { self.decided_digest })
+        let last_executed_is_decided = self.executed.is_empty();
+        (self.decided, if last_executed_is_decided { self.machine.digest() } else { self.decided_digest })
     }
 
     /// The newest few, ascending by instance: two replicas under load have some in common.
@@ -331,7 +331,7 @@ impl Executor {
         self.digest_interval = instances;
     }
 
-    /// The last ticket placed at the tip.
+    /// The last ticket placed in what was executed.
     pub fn last_ticket(&self) -> Option<Ticket> {
         self.machine.last_ticket()
     }
@@ -343,11 +343,11 @@ impl Executor {
 
     fn run_contiguous(&mut self, upto: Option<Instance>, answers: &mut Vec<Answer>) {
         loop {
-            let next = self.tip().next();
+            let next = self.last_executed().next();
             if upto.is_some_and(|upto| next > upto) || self.executed.len() >= self.how.ahead_max {
                 return;
             }
-            let ahead = upto.is_none() && self.ahead_answer_bytes >= AHEAD_ANSWER_BYTES_MAX;
+            let ahead = upto.is_none() && self.speculative_answer_bytes >= SPECULATIVE_ANSWER_BYTES_MAX;
             if self.awaits.is_some() || ahead || self.has_worked_enough() {
                 return;
             }
@@ -367,7 +367,7 @@ impl Executor {
                 self.moved.push(mark.clone());
             }
             let answer_bytes = answers[known..].iter().map(Answer::bytes).sum();
-            self.ahead_answer_bytes += answer_bytes;
+            self.speculative_answer_bytes += answer_bytes;
             self.note_work(mark.work());
             self.executed.push_back(ExecutedBatch { batch, mark, answer_bytes, digest });
             failpoint!("batch.executed");
@@ -383,10 +383,10 @@ impl Executor {
             self.awaits = None;
         }
         while self.executed.len() > at {
-            let instance = self.tip();
+            let instance = self.last_executed();
             let Some(executed) = self.executed.pop_back() else { return };
             self.counters.undone_commands += u64::from(executed.batch.count());
-            self.ahead_answer_bytes -= executed.answer_bytes;
+            self.speculative_answer_bytes -= executed.answer_bytes;
             // A panic on the way ends the process: nobody goes on with what is half undone (hazards.md SP10).
             let left_half_undone = mutant!(catch_panic) && self.executed.len() == at;
             if !left_half_undone {
@@ -397,7 +397,8 @@ impl Executor {
         }
     }
 
-    /// The decided state, as its own value: a copy of the tip (O(1) for the tree) with the undecided part taken back.
+    /// The decided state, as its own value: a copy of what was last executed (O(1) for the tree) with the undecided
+    /// part taken back.
     pub fn decided_state(&self) -> Machine {
         let mut state = self.machine.copy();
         for executed in self.executed.iter().rev() {
@@ -471,7 +472,7 @@ impl Executor {
         self.machine = machine;
         self.decided_digest = self.machine.digest();
         self.view = None;
-        self.ahead_answer_bytes = 0;
+        self.speculative_answer_bytes = 0;
         self.decided = instance;
         self.due = self.due.max(instance);
         self.awaits = self.awaits.filter(|(at, _)| *at > instance);

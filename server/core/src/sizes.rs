@@ -5,8 +5,8 @@ use coppice_btree::{Op, OpResult};
 use coppice_client::wire::frame::HEADER_BYTES;
 use coppice_client::wire::reply::{PackReply, RepliesWriter};
 use coppice_client::wire::{CommandsRequest, FrameDecoder, PackWriter, PartitionId, Request, SessionId};
-use coppice_ordering::autopilot::Sizes;
 use coppice_ordering::message::{Message, Phase2a, Phase2b};
+use coppice_ordering::tuning::Sizes;
 use coppice_ordering::{Ballot, Batch, Commands, Instance, ReplicaId};
 
 use crate::wire::codec::Body;

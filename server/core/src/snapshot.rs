@@ -89,8 +89,8 @@ pub struct NoState;
 /// The decided state of a group: O(1) for the tree, linear in the sessions.
 pub fn take(cluster: ClusterId, replica: &Replica) -> TakenSnapshot {
     let executor = replica.executor();
-    // Never the tip: what is above the decided instance may be taken back (hazards.md SP7).
-    let state = if mutant!(snapshot_at_tip) { executor.machine().copy() } else { executor.decided_state() };
+    // Never what was last executed: what is above the decided instance may be taken back (hazards.md SP7).
+    let state = if mutant!(snapshot_at_last_executed) { executor.machine().copy() } else { executor.decided_state() };
     let nobody = Configuration::default();
     let (configuration, configured_at) = match mutant!(snap_no_conf) {
         false if mutant!(snap_newest_conf) => replica.paxos().configuration(),

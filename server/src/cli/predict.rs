@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use coppice_core::settings::units::{self, MIB};
 use coppice_core::sizes;
-use coppice_ordering::autopilot::{Choice, Disk, InstanceCost, Limits, Link, MessageCost, Model, Network, Resource};
+use coppice_ordering::tuning::{Choice, Disk, InstanceCost, Limits, Link, MessageCost, Model, Network, Resource};
 use serde_json::{Value, json};
 
 use super::args::Format;

@@ -13,7 +13,7 @@ use coppice_core::settings::ClusterSettings;
 use coppice_core::worker::Input;
 use tokio::sync::oneshot;
 
-use super::transfer::{hand_over, reached_nodes};
+use super::transfer::{reached_nodes, transfer_leader};
 use super::{Control, ask_shard, bounds, forming};
 use crate::net::rpc::{Answer, Asker, Question, ask};
 use crate::net::translate;
@@ -257,7 +257,7 @@ impl Control {
 
     /// Before the node stops: every leadership goes to another voter that can be reached, so that clients see a retry
     /// and no gap. The last node of a cluster has nobody to wait for.
-    pub(super) async fn hand_over_all(&mut self) {
+    pub(super) async fn transfer_all(&mut self) {
         let map = self.shared.map();
         let Some(identity) = self.shared.identity() else { return };
         let led: Vec<PartitionId> = self
@@ -274,7 +274,7 @@ impl Control {
             let reached = reached_nodes(&self.shared, partition).await;
             let others = entry.replicas.iter().filter(|info| info.role == Role::Voter && reached.contains(&info.node));
             let Some(to) = others.min_by_key(|info| (info.node.0 + partition.0) % 7) else { continue };
-            hand_over(&self.shared, partition, ids::replica(to.replica), longest).await;
+            transfer_leader(&self.shared, partition, ids::replica(to.replica), longest).await;
             leaving.push(partition);
         }
         let deadline = tokio::time::Instant::now() + self.shared.config.drain_timeout.min(longest);

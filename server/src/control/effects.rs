@@ -82,7 +82,7 @@ impl Control {
                     }
                 });
             }
-            Effect::TransferLeader { leader, partition, to } => self.ask_to_hand_over(leader, partition, to),
+            Effect::TransferLeader { leader, partition, to } => self.ask_to_transfer(leader, partition, to),
             Effect::Assign(node, state) => self.assign_number(node, &state),
             Effect::Answer(verb, reply) => self.answer_verb(verb, *reply),
             Effect::Begin(verb, command, plan) => {

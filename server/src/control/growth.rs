@@ -71,7 +71,7 @@ impl Control {
     }
 
     /// Has the leader of a group hand over.
-    pub(super) fn ask_to_hand_over(&mut self, leader: NodeId, partition: PartitionId, to: NodeId) {
+    pub(super) fn ask_to_transfer(&mut self, leader: NodeId, partition: PartitionId, to: NodeId) {
         let longest = self.settings.leader_transfer_timeout;
         tracing::info!(%partition, from = %leader, %to, "leader transfer begins");
         if self.shared.identity().is_some_and(|own| own.node == leader) {

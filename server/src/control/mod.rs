@@ -399,7 +399,7 @@ impl Control {
 
     async fn stop(&mut self) {
         self.shared.drain();
-        self.hand_over_all().await;
+        self.transfer_all().await;
         drop(self.checkpoints.take());
         if let Err(error) = self.shared.witnesses.save() {
             tracing::warn!(%error, "durable positions of other nodes could not be saved");

@@ -75,7 +75,7 @@ impl Control {
         }
         let (shared, until) = (Arc::clone(&self.shared), Instant::now() + deadline.min(TRANSFER_DEADLINE_MAX));
         crate::task::spawn(async move {
-            let handed = hand_over_here(&shared, Transfer { partition, to, until }).await;
+            let handed = transfer_here(&shared, Transfer { partition, to, until }).await;
             _ = reply.send(handed.map_or(Answer::NotLeader, Answer::Admin));
         });
     }
@@ -104,7 +104,7 @@ async fn route(shared: &Arc<Shared>, transfer: Transfer) -> AdminReply {
         match leader_of(shared, partition).await {
             Some(leader) if leader == to => return AdminReply::Transferred { pause_us: 0 },
             Some(leader) if is_own(shared, leader) => {
-                if let Some(reply) = hand_over_here(shared, transfer).await {
+                if let Some(reply) = transfer_here(shared, transfer).await {
                     return reply;
                 }
             }
@@ -189,7 +189,7 @@ async fn ask_leader(
 }
 
 /// Hands over what this node leads; none: it does not lead it.
-async fn hand_over_here(shared: &Arc<Shared>, Transfer { partition, to, until }: Transfer) -> Option<AdminReply> {
+async fn transfer_here(shared: &Arc<Shared>, Transfer { partition, to, until }: Transfer) -> Option<AdminReply> {
     let own = shared.identity()?.node;
     let map = shared.map();
     let group = map.group(partition)?;
@@ -206,7 +206,7 @@ async fn hand_over_here(shared: &Arc<Shared>, Transfer { partition, to, until }:
     }
     while Instant::now() < until {
         // The leader gives up sooner than the asker does. One that is at it already goes on with it.
-        hand_over(shared, partition, replica, until.saturating_duration_since(Instant::now())).await;
+        transfer_leader(shared, partition, replica, until.saturating_duration_since(Instant::now())).await;
         let again = until.min(Instant::now() + AGAIN);
         while Instant::now() < again {
             if shared.leader(partition) == Some(to) {
@@ -240,7 +240,7 @@ pub(super) async fn reached_nodes(shared: &Arc<Shared>, group: PartitionId) -> V
     up.await.unwrap_or_default()
 }
 
-pub(super) async fn hand_over(
+pub(super) async fn transfer_leader(
     shared: &Arc<Shared>,
     group: PartitionId,
     to: coppice_ordering::ReplicaId,
@@ -249,7 +249,7 @@ pub(super) async fn hand_over(
     let owner = group.0 as usize % shared.shards();
     _ = ask_shard(shared, owner, DIRECTORY_TIMEOUT, move |shard| {
         let until: Time = shard.now() + deadline;
-        shard.input_of(group, coppice_core::replica::Input::Transfer { to, deadline: until });
+        shard.input_of(group, coppice_core::replica::Input::TransferLeader { to, deadline: until });
         failpoint!("control.hands_over");
     })
     .await;

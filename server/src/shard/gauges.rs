@@ -128,7 +128,7 @@ impl Observed {
             window_instance_nanos: counters.window_instance_ns,
             speculation_rollbacks: executor.counters().rollbacks,
             speculation_undone_commands: executor.counters().undone_commands,
-            speculative_instances: executor.tip().ahead_of(executor.decided()),
+            speculative_instances: executor.last_executed().ahead_of(executor.decided()),
             leader_changes: group.replica.leader_changes(),
             keys,
             bytes,

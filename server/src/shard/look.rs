@@ -21,9 +21,9 @@ pub(super) struct Look {
     worked: bool,
     /// Something was given to the log, and nothing has become durable since.
     flushing: bool,
-    /// What is waited for, since when, and what had run ahead until then.
+    /// What is waited for, since when, and what had run speculatively until then.
     resting: Option<(Wait, Clock, Duration)>,
-    /// Time spent on batches that ran ahead so far: it passes while the thread waits, and is not lost.
+    /// Time spent on batches that ran speculatively so far: it passes while the thread waits, and is not lost.
     ran: Duration,
     /// Time spent looking so far.
     looked: Duration,
@@ -51,7 +51,7 @@ impl Look {
         (self.worked, self.flushing) = (true, false);
     }
 
-    /// A batch ran ahead for so long.
+    /// A batch ran speculatively for so long.
     pub(super) fn ran(&mut self, took: Duration) {
         self.ran += took;
     }

@@ -1,5 +1,5 @@
 //! A shard thread: owns a [`Worker`] and the sockets that it was given, feeds the one from the other, and carries out
-//! what the worker wants. Beside that it tunes batches (`pilot`).
+//! what the worker wants. Beside that it tunes batches (`tuning`).
 //!
 //! Each shard runs on a current-thread runtime of its own, so a message needs no hop between the thread that reads the
 //! socket and the one that owns the replica: waking another thread costs about 25 us here, a fifth of a durable put.
@@ -13,8 +13,8 @@ mod facts;
 mod gauges;
 mod look;
 mod perform;
-mod pilot;
 mod steps;
+mod tuning;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -31,9 +31,9 @@ use coppice_core::request::{Origin, Refusal, Reply};
 use coppice_core::worker::{self, Effect, Group, Input, Worker};
 use coppice_ordering::Time;
 pub use gauges::Observed;
-pub use pilot::{Flushes, Tuned};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, Semaphore};
+pub use tuning::{Flushes, Tuned};
 
 use crate::checkpoint::background::Checkpointer;
 use crate::log::{Append, Log};
@@ -130,15 +130,15 @@ pub struct Shard {
     log: Option<Log>,
     checkpointer: std::sync::Weak<Checkpointer>,
     appends: Vec<Append>,
-    pilot: pilot::Pilot,
+    tuner: tuning::Tuner,
     idle: look::Look,
     /// Connections with something to write.
     dirty: Vec<u64>,
     samples: Samples,
     turn: Rc<Turn>,
     timer: Rc<Notify>,
-    /// Rung at the end of a turn that leaves batches to run ahead.
-    ahead: Rc<Notify>,
+    /// Rung at the end of a turn that leaves batches to run speculatively.
+    speculation: Rc<Notify>,
     pub(crate) metrics: metrics::Shard,
     /// Requests of the node itself, by stream.
     own: HashMap<u32, tokio::sync::oneshot::Sender<Reply>>,
@@ -172,13 +172,13 @@ impl Shard {
                 log: None,
                 checkpointer: std::sync::Weak::new(),
                 appends: Vec::new(),
-                pilot: pilot::Pilot::new(),
+                tuner: tuning::Tuner::new(),
                 idle: look,
                 dirty: Vec::new(),
                 samples: Samples::default(),
                 turn: Rc::new(Turn::default()),
                 timer: Rc::new(Notify::new()),
-                ahead: Rc::new(Notify::new()),
+                speculation: Rc::new(Notify::new()),
                 metrics,
                 own: HashMap::new(),
                 next_own: 0,
@@ -376,8 +376,8 @@ impl Shard {
             }
         }
         self.metrics.stage_busy(Stage::Respond, respond.elapsed());
-        if self.worker.has_ahead() {
-            self.ahead.notify_one();
+        if self.worker.may_speculate() {
+            self.speculation.notify_one();
         }
         self.metrics.set_tickets_in_flight(self.worker.coordinator().tickets_in_flight() as u64);
         self.metrics.turn();
@@ -398,10 +398,10 @@ impl Shard {
         self.worker.deadline().map(|deadline| deadline.since(now))
     }
 
-    /// Runs what one group has to run ahead.
-    fn run_ahead(&mut self) {
+    /// Runs what one group has to run speculatively.
+    fn speculate(&mut self) {
         let begun = self.step_begins();
-        self.input(Input::RunAhead);
+        self.input(Input::Speculate);
         let took = self.step_ends(begun);
         self.idle.ran(took);
     }
@@ -426,7 +426,7 @@ pub fn run(index: usize, shared: Arc<Shared>, receiver: Receiver<ToShard>, start
     let shard = Shard::new(index, shared, started);
     runtime.spawn_local(turns(Rc::clone(&shard)));
     runtime.spawn_local(timers(Rc::clone(&shard)));
-    runtime.spawn_local(run_ahead(Rc::clone(&shard)));
+    runtime.spawn_local(speculate(Rc::clone(&shard)));
     runtime.spawn_local(inputs(Rc::clone(&shard), receiver));
     if !shard.borrow().shared.config.busy_poll.is_zero() {
         runtime.spawn_local(look::look(Rc::clone(&shard)));
@@ -445,8 +445,8 @@ async fn turns(shard: Rc<RefCell<Shard>>) {
 
 /// Runs batches ahead of their decision (papers.md D7) after turns that leave some, when what they are ordered by is on
 /// its way and while nothing else is to be done: whoever is busy gains nothing by it, and keeps what has come waiting.
-async fn run_ahead(shard: Rc<RefCell<Shard>>) {
-    let bell = Rc::clone(&shard.borrow().ahead);
+async fn speculate(shard: Rc<RefCell<Shard>>) {
+    let bell = Rc::clone(&shard.borrow().speculation);
     loop {
         bell.notified().await;
         // The event loop looks at its sockets and tasks take what they have; then those run that other threads woke.
@@ -456,7 +456,7 @@ async fn run_ahead(shard: Rc<RefCell<Shard>>) {
         // If a turn is wanted, its end rings again; so does that of the turn which a run wants. What is decided does
         // not wait for a worker that has nothing else to do.
         if !shard.turn.is_wanted() || shard.worker.is_behind() {
-            shard.run_ahead();
+            shard.speculate();
         }
     }
 }

@@ -17,10 +17,12 @@ use coppice_core::wire::codec::Body;
 use coppice_core::wire::peer::{self, Envelope};
 use coppice_ordering::message::{
     AcceptedBatch, CatchUp, CatchUpReply, Heartbeat, HeartbeatAck, Message, Phase1a, Phase1b, Phase2a, Phase2b,
-    PreVote, PreVoteReply, Preempted, ReadPosition, ReadPositionReply, TakeOver,
+    PreVote, PreVoteReply, Preempted, ReadPosition, ReadPositionReply, TransferLeader,
 };
 use coppice_ordering::multicast::{Place, SubQuery, Work};
-use coppice_ordering::{Ballot, Batch, Beat, ChangeId, Commands, Configuration, Instance, QueryId, ReplicaId, Ticket};
+use coppice_ordering::{
+    Ballot, Batch, ChangeId, Commands, Configuration, HeartbeatRound, Instance, QueryId, ReplicaId, Ticket,
+};
 use coppice_server::datadir::claim::Claim;
 use coppice_server::net::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose};
 use coppice_server::net::peer_frame;
@@ -124,8 +126,8 @@ pub fn messages(ballot: Ballot, decided: Instance) -> Vec<Message> {
     let mut messages: Vec<Message> = vec![
         PreVote { attempt: 3, decided_upto: decided }.into(),
         PreVoteReply { attempt: 3, granted: true, promised: ballot, decided_upto: decided }.into(),
-        Phase1a { ballot, from: next(1), handover: Some(ballot) }.into(),
-        Phase1a { ballot, from: next(1), handover: None }.into(),
+        Phase1a { ballot, from: next(1), transfer: Some(ballot) }.into(),
+        Phase1a { ballot, from: next(1), transfer: None }.into(),
         Phase1b { ballot, from: next(1), accepted: accepted().collect(), decided_upto: decided, trimmed_upto: before }
             .into(),
         Phase2b { ballot, first: next(1), instance: next(2) }.into(),
@@ -141,18 +143,19 @@ pub fn messages(ballot: Ballot, decided: Instance) -> Vec<Message> {
         .into(),
         Heartbeat {
             ballot,
-            beat: Beat(8),
+            round: HeartbeatRound(8),
             decided_upto: decided,
             held_upto: before,
             released: ticket,
             lease: SECOND / 5,
-            rest: SECOND,
+            quiesce: SECOND,
         }
         .into(),
-        HeartbeatAck { ballot, beat: Beat(8), durable_upto: decided, lease: SECOND / 5, released: ticket }.into(),
+        HeartbeatAck { ballot, round: HeartbeatRound(8), durable_upto: decided, lease: SECOND / 5, released: ticket }
+            .into(),
         ReadPosition { incarnation: 1, ask: 7, ballot }.into(),
         ReadPositionReply { incarnation: 1, ask: 7, position: decided, ballot }.into(),
-        TakeOver { ballot }.into(),
+        TransferLeader { ballot }.into(),
     ];
     messages.extend(
         batches()

@@ -194,11 +194,11 @@ fn told(rows: &mut Vec<Row>) -> impl FnMut(Row) {
 
 /// Says how the autopilot did; whether everywhere as well as it should.
 fn verdict(rows: &[Row]) -> bool {
-    let piloted: Vec<&Row> = rows.iter().filter(|row| row.of_best.is_some()).collect();
-    let worst = piloted.iter().filter_map(|row| row.of_best).fold(f64::INFINITY, f64::min);
+    let tuned: Vec<&Row> = rows.iter().filter(|row| row.of_best.is_some()).collect();
+    let worst = tuned.iter().filter_map(|row| row.of_best).fold(f64::INFINITY, f64::min);
     let off = |row: &&Row| row.predicted.map(|(rate, _)| (rate / row.got.throughput.max(1e-9) - 1.0).abs());
-    let furthest = piloted.iter().filter_map(off).fold(0.0, f64::max);
-    let congested: u64 = piloted.iter().map(|row| row.congestions).sum();
+    let furthest = tuned.iter().filter_map(off).fold(0.0, f64::max);
+    let congested: u64 = tuned.iter().map(|row| row.congestions).sum();
     let (reached, error) = (100.0 * worst, 100.0 * furthest);
     println!(
         "autopilot: at least {reached:.1} % of the best of the grid (goal {:.0} %), predictions off by at most \

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use coppice_client::wire::{BatchAndWindow, GroupTuning, TuningAccount};
 use coppice_core::sizes;
-use coppice_ordering::autopilot::{Disk, InstanceCost, Link, Model, Network};
+use coppice_ordering::tuning::{Disk, InstanceCost, Link, Model, Network};
 
 use super::cluster::{Cluster, NODES};
 use super::figures::{Modelled, Row};
@@ -169,7 +169,7 @@ impl<'a> Experiment<'a> {
     }
 
     /// The autopilot, after its time to settle.
-    fn piloted(&mut self, scene: &Scene, word: &'static str) -> Result<Row, String> {
+    fn tuned(&mut self, scene: &Scene, word: &'static str) -> Result<Row, String> {
         self.set(Settings::Autopilot)?;
         Ok(Row { settings: word, ..self.settled(scene)? })
     }
@@ -186,13 +186,13 @@ impl<'a> Experiment<'a> {
     fn against(&mut self, scene: &Scene, word: &'static str, best: BatchAndWindow) -> Result<[Row; 2], String> {
         let mut turns: [Vec<Row>; 2] = Default::default();
         for _ in 0..self.setup.turns {
-            turns[0].push(self.piloted(scene, word)?);
+            turns[0].push(self.tuned(scene, word)?);
             self.set(Settings::Fixed(best))?;
             turns[1].push(Row { settings: "best", in_force: Some(best), predicted: None, ..self.settled(scene)? });
         }
-        let [mut piloted, best] = turns.map(|rows| mean(&rows));
-        piloted.of_best = Some(piloted.got.throughput / best.got.throughput.max(1e-9));
-        Ok([piloted, best])
+        let [mut tuned, best] = turns.map(|rows| mean(&rows));
+        tuned.of_best = Some(tuned.got.throughput / best.got.throughput.max(1e-9));
+        Ok([tuned, best])
     }
 
     /// One client: the autopilot against a batch for every command, in turns.
@@ -287,7 +287,7 @@ pub fn grid(setup: &Setup, tell: &mut impl FnMut(Row)) -> Result<(), String> {
     for scene in &setup.scenes {
         points(&mut experiment, scene, tell)?;
         if setup.also.contains(&Also::Autopilot) {
-            tell(experiment.piloted(scene, "autopilot")?);
+            tell(experiment.tuned(scene, "autopilot")?);
         }
     }
     Ok(())

@@ -263,7 +263,7 @@ impl World {
                 let leader = leader.0 as usize - 1;
                 let delay = if leader == node { Some(0) } else { self.net.send(node, leader)[0] };
                 if let Some(delay) = delay {
-                    self.schedule(self.now + delay, Event::HandOver { node: leader, partition, to });
+                    self.schedule(self.now + delay, Event::TransferLeader { node: leader, partition, to });
                 }
             }
             Effect::Assign(new, state) => {
@@ -393,13 +393,13 @@ impl World {
     }
 
     /// A leader is to hand over to the replica on another node.
-    pub fn on_hand_over(&mut self, node: usize, partition: PartitionId, to: NodeId) {
+    pub fn on_transfer_leader(&mut self, node: usize, partition: PartitionId, to: NodeId) {
         let each = &self.nodes[node];
         let entry = each.controller.map().group(partition);
         let to = entry.and_then(|entry| entry.replica_on(to)).map(|info| ReplicaId(info.replica.0));
         if let (Some(to), true, true) = (to, each.up, each.paused_until <= self.now) {
             let deadline = each.clock.local(self.now) + self.plan.settings.election_timeout;
-            self.step(node, partition, coppice_core::replica::Input::Transfer { to, deadline });
+            self.step(node, partition, coppice_core::replica::Input::TransferLeader { to, deadline });
         }
     }
 }

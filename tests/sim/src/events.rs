@@ -53,7 +53,7 @@ pub enum Event {
     /// A group's leader is to propose a configuration.
     Configure { node: usize, partition: PartitionId, expected: u64, configuration: Configuration },
     /// A group's leader is to hand over.
-    HandOver { node: usize, partition: PartitionId, to: NodeId },
+    TransferLeader { node: usize, partition: PartitionId, to: NodeId },
     /// A new process is told its number.
     Assign { node: usize, map: Arc<PartitionMap>, by: usize },
     /// The leader of the directory is to have this decided.

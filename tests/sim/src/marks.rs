@@ -52,7 +52,7 @@ impl Marks {
         let sizes = Sizes {
             open: paxos.in_flight(),
             queued: (submissions as usize, bytes),
-            ahead: (executor.tip().0 - executor.decided().0) as usize,
+            ahead: (executor.last_executed().0 - executor.decided().0) as usize,
         };
         let Marks { began, .. } = *before;
         Marks { trimmed: paxos.trimmed_upto(), released: paxos.released(), began, sizes }

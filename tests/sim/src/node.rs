@@ -289,17 +289,17 @@ impl World {
             let gone = parked - self.nodes[node].workers[worker].parked();
             self.reached.add("query: nobody comes for a part", gone as u64);
         }
-        let mut ran_ahead = false;
+        let mut speculated = false;
         for _ in 0..TURNS_MAX {
             if self.step_worker((node, worker), Input::TurnEnd, &mut so_far) {
                 continue;
             }
-            if ran_ahead || !self.nodes[node].workers[worker].has_ahead() {
+            if speculated || !self.nodes[node].workers[worker].may_speculate() {
                 break;
             }
-            ran_ahead = true;
+            speculated = true;
             self.reached.note("executor: runs ahead in a turn of its own");
-            self.step_worker((node, worker), Input::RunAhead, &mut so_far);
+            self.step_worker((node, worker), Input::Speculate, &mut so_far);
         }
         stepped.sort_unstable();
         stepped.dedup();
@@ -310,7 +310,7 @@ impl World {
         for &group in &stepped {
             let Some(group) = self.nodes[node].workers[worker].groups().get(&group) else { continue };
             let executor = group.replica.executor();
-            said::words(&(group.replica.group(), executor.decided(), executor.tip()), &mut state);
+            said::words(&(group.replica.group(), executor.decided(), executor.last_executed()), &mut state);
             if group.replica.reads_are_stalled() {
                 self.reached.note("replica: reads what is decided, for nothing gets decided");
             }

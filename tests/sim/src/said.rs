@@ -70,7 +70,7 @@ pub fn show_input(input: &Input) -> String {
     match input {
         Input::Tick => "tick".into(),
         Input::TurnEnd => "turn".into(),
-        Input::RunAhead => "run ahead".into(),
+        Input::Speculate => "speculate".into(),
         Input::Persisted { group, lsn } => format!("{group} persisted {lsn}"),
         Input::Peers { node, envelopes } => format!("of {node} {envelopes:?}"),
         Input::Multicast { node, messages } => format!("of {node} {messages:?}"),
@@ -208,7 +208,7 @@ pub fn show_wanted(effect: &Wanted) -> String {
         Wanted::Configure { leader, partition, configuration, .. } => {
             format!("configure {partition} at {leader} {configuration:?}")
         }
-        Wanted::TransferLeader { leader, partition, to } => format!("hand over {partition} from {leader} to {to}"),
+        Wanted::TransferLeader { leader, partition, to } => format!("transfer {partition} from {leader} to {to}"),
         Wanted::Assign(node, _) => format!("assign {node}"),
         Wanted::Answer(_, reply) => format!("answer {reply:?}"),
         Wanted::Begin(_, command, _) => format!("begin {command:?}"),

@@ -2,7 +2,7 @@
 
 use coppice_client::wire::PartitionId;
 use coppice_core::sessions::SessionLimits;
-use coppice_ordering::autopilot::Tuning;
+use coppice_ordering::tuning::Tuning;
 
 use super::events::Event;
 use super::faults::Target;

@@ -91,7 +91,7 @@ impl World {
         self.traps.retain(|trap| trap.until > now);
         let (Some(before), Some(host)) = (before, self.nodes[node].group(group)) else { return };
         let (executor, leads) = (host.replica.executor(), host.replica.is_leading());
-        let (after, ahead) = (Signs::of(executor.machine()), leads && executor.tip() > executor.decided());
+        let (after, ahead) = (Signs::of(executor.machine()), leads && executor.last_executed() > executor.decided());
         let newcomers = self.newcomers(node, group, effects);
         let comes = |trap: &Trap| match trap.moment {
             Moment::Configured => leads && !newcomers.is_empty(),

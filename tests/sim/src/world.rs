@@ -298,7 +298,7 @@ impl World {
                 let expected = Instance(expected);
                 self.step(node, partition, Input::Change { expected, configuration });
             }
-            Event::HandOver { node, partition, to } => self.on_hand_over(node, partition, to),
+            Event::TransferLeader { node, partition, to } => self.on_transfer_leader(node, partition, to),
             Event::Assign { node, map, by } => self.on_assign(node, map, by),
             Event::Command { node, command } => self.decide(node, command),
             Event::Operate { request } => self.operate(&request),
@@ -385,7 +385,7 @@ impl World {
                 let (node, group) = (self.node_of(Target::Leader(group)), PartitionId(group));
                 let Some(entry) = self.map.group(group) else { return };
                 if let Some(info) = entry.replicas.get(to as usize % entry.replicas.len().max(1)) {
-                    self.on_hand_over(node, group, info.node);
+                    self.on_transfer_leader(node, group, info.node);
                 }
             }
             Kind::SlowDisk { who, by, length } => {

@@ -157,7 +157,7 @@ fn invariants_after_every_step_are_seen_when_caught() {
         ("old_quorum", "I5"),
         ("conf_one_phase1", "I5"),
         ("undo_unbounded", "I6"),
-        ("part_at_tip", "I13"),
+        ("part_at_last_executed", "I13"),
         ("cut_by_other_map", "I13"),
         ("bounds_at_routing", "I14"),
         ("fork_no_sessions", "I15"),

@@ -54,7 +54,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("PX6", "trimmed instances taken for holes", &[sim("ignore_trimmed_upto")]),
     hazard("PX7", "decided_upto applied to a batch of another ballot (protocol.md 1.4)", &[sim("decided_by_number")]),
     hazard("PX8", "cumulative Phase2b covers a gap", &[sim("ack_over_gap")]),
-    hazard("PX9", "configuration not alone, or by the old quorum", &[sim("conf_in_pipe"), sim("old_quorum")]),
+    hazard("PX9", "configuration not alone, or by the old quorum", &[sim("conf_in_flight"), sim("old_quorum")]),
     hazard("PX10", "learner or removed replica counted", &[sim("learner_votes"), sim("removed_votes")]),
     hazard("PX11", "empty disk returns under its old id and votes", &[sim("amnesiac_votes")]),
     hazard(
@@ -108,7 +108,11 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("SP4", "session row not undone: retry gets the undone answer", &[sim("undo_no_session")]),
     hazard("SP5", "last ticket not undone: a later Place fits a false chain", &[sim("undo_no_ticket")]),
     hazard("SP6", "result kept because the instance matches, not the batch", &[sim("match_by_instance")]),
-    hazard("SP7", "snapshot or part taken from the undecided tip", &[sim("snapshot_at_tip"), sim("part_undecided")]),
+    hazard(
+        "SP7",
+        "snapshot or part taken from undecided state",
+        &[sim("snapshot_at_last_executed"), sim("part_undecided")],
+    ),
     hazard("SP8", "p' started by a split that is then undone", &[sim("fork_undecided")]),
     hazard("SP9", "undo grows while nothing is decided", &[sim("undo_unbounded")]),
     hazard("SP10", "panic in the middle of undo, and the process goes on", &[sim("catch_panic")]),
@@ -139,7 +143,11 @@ pub const HAZARDS: &[Hazard] = &[
         "Placed told above an undecided hole; hole gets a command",
         &[sim("placed_above_hole"), sim("hole_filled")],
     ),
-    hazard("TK15", "part from another position: the tip, or older", &[sim("part_at_tip"), sim("part_old")]),
+    hazard(
+        "TK15",
+        "part from another position: the last executed, or older",
+        &[sim("part_at_last_executed"), sim("part_old")],
+    ),
     hazard(
         "TK16",
         "parts of two tickets merged; chunk lost or doubled",
@@ -178,7 +186,7 @@ pub const HAZARDS: &[Hazard] = &[
             cargo("awaited_parent_goes"),
         ],
     ),
-    hazard("MV12", "merge takes p's undecided tip", &[cargo("merge_undecided")]),
+    hazard("MV12", "merge takes p's undecided state", &[cargo("merge_undecided")]),
     hazard("MV13", "ticket of an undecided map change leaves the directory", &[cargo("change_before_decided")]),
     // Storage.
     hazard("ST1", "failed flush retried and believed", &[sim("retry_flush")]),
@@ -252,9 +260,9 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("RD4", "follower answers before it decided that far", &[sim("follower_no_wait")]),
     hazard("RD5", "new leader reads before it holds all decided", &[sim("read_before_takeover")]),
     hazard("RD6", "lease outlives leadership (pause, clock rate)", &[cargo("lease_no_margin")]),
-    hazard("RD7", "read of a tip that is undone is answered", &[cargo("read_survives_undo")]),
+    hazard("RD7", "read of state that is undone is answered", &[cargo("read_survives_undo")]),
     hazard("RD8", "range collected from a moving tree", &[sim("range_no_snapshot")]),
-    hazard("RD9", "stale read undecided or wrongly positioned", &[sim("stale_from_tip")]),
+    hazard("RD9", "stale read undecided or wrongly positioned", &[sim("stale_from_last_executed")]),
     hazard("RD10", "follower gates at the told position but reads a later state", &[sim("follower_gate_at_told")]),
     hazard(
         "RD11",
@@ -274,7 +282,7 @@ pub const HAZARDS: &[Hazard] = &[
             cargo("validates_over_borders"),
             cargo("validates_over_snapshot"),
             cargo("validates_another_count"),
-            cargo("decided_counts_as_tip"),
+            cargo("decided_counts_as_last_executed"),
         ],
     ),
     hazard("RD15", "a question confirms a leader whom the asker has left", &[cargo("question_of_another_ballot")]),
@@ -388,10 +396,10 @@ pub const OTHERS: &[&str] = &[
     "serves_twice_in_a_ballot",
     // A group that rests does not miss its leader when that one's node is lost; or a leader that ends its rest takes
     // the rest for silence, and resigns (protocol.md 1.3).
-    "rest_outlives_leader",
-    "rest_is_silence",
+    "quiescence_outlives_leader",
+    "quiescence_is_silence",
     // A leader that is cut off and was told so rests, and bears the silence of all others for as long.
-    "rests_without_the_lost",
+    "quiesces_without_the_lost",
     // A follower acknowledges a ticket that is executed and not decided, or takes what is decided for released; only a
     // leader acknowledges, or hears the coordinator: one that is cut off from it holds all replies behind a ticket
     // (protocol.md 4, step 5). A merge's second ticket holds the replies of one side while the sealed one has no
@@ -460,8 +468,9 @@ pub const OTHERS: &[&str] = &[
     // A read of what was executed ahead is answered when a snapshot that holds something else there takes its place
     // (protocol.md 7, hazards.md RD7).
     "read_survives_install",
-    // Where nothing is decided for long, reads are answered from the tip as if it were decided, without a confirmed
-    // leadership, or before the tickets that they saw are released (protocol.md 7; hazards.md RD1, RD7, RD10).
+    // Where nothing is decided for long, reads are answered from what was last executed as if it were decided, without
+    // a confirmed leadership, or before the tickets that they saw are released (protocol.md 7; hazards.md RD1, RD7,
+    // RD10).
     "patient_sees_tip",
     "patient_unconfirmed",
     "patient_skips_gate",
@@ -472,11 +481,11 @@ pub const OTHERS: &[&str] = &[
     "joins_beside_its_elder",
     "joins_after_fork",
     // Memory lets go of batches before they are flushed, and says that they are held (protocol.md 1.3, 1.6).
-    "shed_unflushed",
-    // A lease outlives the handover of its leader (protocol.md 7).
-    "lease_survives_handover",
-    "handover_unanswered",
-    "handover_pauses_on",
+    "evict_unflushed",
+    // A lease outlives the transfer of its leader (protocol.md 7).
+    "lease_survives_transfer",
+    "transfer_unanswered",
+    "transfer_pauses_on",
     // Lists of operators are read whole, users own what is others', settings are judged before they are decided, packs
     // for the directory go into its log (hazards.md 8).
     "lists_unbounded",

@@ -131,14 +131,14 @@ mod tests {
 
     #[test]
     fn a_heat_is_one_call_of_the_laboratory() {
-        let (small, large, pilot) = (spot(5, Some(1_024)), spot(5, Some(65_536)), spot(1, None));
+        let (small, large, tuned) = (spot(5, Some(1_024)), spot(5, Some(65_536)), spot(1, None));
         let hold = Duration::from_secs(4);
         let line = |spots: &[&Spot]| flags(spots, hold).map(|words| words.join(" "));
         assert_eq!(
             line(&[&small, &large]).unwrap(),
             "grid --links wan --sizes 1024 --windows 5 --batch-bytes 1024,65536 --also none --hold 4s --settle 20s"
         );
-        assert!(line(&[&pilot]).unwrap().contains("--also autopilot"));
+        assert!(line(&[&tuned]).unwrap().contains("--also autopilot"));
         assert!(line(&[&small, &spot(2, Some(1_024))]).is_err() && line(&[]).is_err());
     }
 

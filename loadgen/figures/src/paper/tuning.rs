@@ -87,7 +87,7 @@ impl Grid {
         Point::Spot(Spot { link: self.link, size, window, batch_bytes: Some(batch) })
     }
 
-    fn pilot(self, size: u64) -> Point {
+    fn tuned(self, size: u64) -> Point {
         Point::Spot(Spot { link: self.link, size, window: 1, batch_bytes: None })
     }
 
@@ -104,8 +104,8 @@ impl Grid {
         lines.collect()
     }
 
-    fn pilots(self) -> Vec<Heat> {
-        SIZES.map(|size| Heat(vec![self.pilot(size)])).to_vec()
+    fn all_tuned(self) -> Vec<Heat> {
+        SIZES.map(|size| Heat(vec![self.tuned(size)])).to_vec()
     }
 
     /// The highest throughput of some windows.
@@ -224,9 +224,9 @@ fn by_window(grid: Grid) -> Figure {
             points: grid.windows.iter().map(|&w| (f64::from(w), grid.rate(size, w, batch))).collect(),
         };
         let mut lines: Vec<Line> = batches.iter().enumerate().map(line).collect();
-        let pilot = Value::Of(grid.pilot(size), name::COMMANDS);
+        let tuned = Value::Of(grid.tuned(size), name::COMMANDS);
         let ends = [grid.windows[0], grid.windows[grid.windows.len() - 1]];
-        let points = ends.map(|window| (f64::from(window), pilot.clone())).to_vec();
+        let points = ends.map(|window| (f64::from(window), tuned.clone())).to_vec();
         lines.push(Line { name: "autopilot".to_owned(), colour: batches.len(), dash: 1, points });
         rates(["Commands of 128 B", "Commands of 1 KB", "Commands of 8 KB"][at], WINDOW, lines)
     };
@@ -234,15 +234,15 @@ fn by_window(grid: Grid) -> Figure {
         let all = grid.windows.iter().map(|&window| grid.rate(SIZES[at], window, grid.batches[at][0]));
         quotient(Value::Most(all.collect()), grid.best(at, grid.windows))
     };
-    let pilot = |at: usize| quotient(Value::Of(grid.pilot(SIZES[at]), name::COMMANDS), grid.best(at, grid.windows));
-    let congested = |at: usize| Value::Of(grid.pilot(SIZES[at]), name::CONGESTIONS);
+    let tuned = |at: usize| quotient(Value::Of(grid.tuned(SIZES[at]), name::COMMANDS), grid.best(at, grid.windows));
+    let congested = |at: usize| Value::Of(grid.tuned(SIZES[at]), name::CONGESTIONS);
     let mut checks = Vec::new();
     for at in [0, 1, 2] {
         let size = show(SIZES[at]);
         let (what, paper) =
             (format!("{size}: best of windows with one command a batch / best"), ["below 1", "below 1", "1"]);
         checks.push(check(what, paper[at], unbatched(at), Goal::None));
-        checks.push(check(format!("{size}: autopilot / best"), "not there", pilot(at), Goal::AtLeast(0.95)));
+        checks.push(check(format!("{size}: autopilot / best"), "not there", tuned(at), Goal::AtLeast(0.95)));
         let what = format!("{size}: times that the autopilot overflowed a link");
         checks.push(Check { unit: "", ..check(what, "not there", congested(at), Goal::AtMost(0.0)) });
     }
@@ -253,7 +253,7 @@ fn by_window(grid: Grid) -> Figure {
                 from window 15. The larger the batch, the smaller the window at which throughput collapses.",
         ours: "The points of figure 7 again, and the autopilot, which the paper does not have: 20 s after it was \
                turned on, under load. It is drawn over all windows, since it chooses its own.",
-        heats: grid.heats().into_iter().chain(grid.pilots()).collect(),
+        heats: grid.heats().into_iter().chain(grid.all_tuned()).collect(),
         panels: [0, 1, 2].map(panel).to_vec(),
         checks,
     }

@@ -43,7 +43,7 @@ pub struct Answer {
     pub outcome: Outcome,
 }
 
-/// A group's state at the tip of its log, with the undo of what is not decided.
+/// A group's state as last executed, with the undo of what is not decided.
 #[derive(Debug)]
 pub enum Machine {
     /// A partition's data.

@@ -23,8 +23,8 @@ use absorb::Stall;
 use coppice_btree::KeyRange;
 use coppice_client::wire::{PartitionId, Version};
 use coppice_ordering::{
-    Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Gate, Input as Order, Instance, Lsn, Paxos, ReadToken,
-    RecoveredGroup, ReplicaId, Reporter, SubmitError, Ticket, Time,
+    Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Gate, Input as Order, Instance, Lsn, Paxos,
+    PlacementAcknowledger, ReadToken, RecoveredGroup, ReplicaId, SubmitError, Ticket, Time,
 };
 use limits::Limits;
 pub use limits::{GATE_BYTES_MAX, GATE_MAX, READS_MAX};
@@ -65,7 +65,7 @@ pub struct Replica {
     /// Of what is read here, but for the changes so far.
     version: Version,
     /// Tells the coordinator what is placed here.
-    reporter: Reporter,
+    acknowledger: PlacementAcknowledger,
     /// Parts of queries at undecided instances, ascending.
     parts: VecDeque<(Instance, Box<QueryPart>)>,
     /// The newest instance of which other replicas give parts.
@@ -125,7 +125,7 @@ impl Replica {
             me,
             version: Version { replica: wire_replica(me), ..Version::default() },
             paxos,
-            reporter: Reporter::new(PLACED_INTERVAL, decided, machine.last_ticket()),
+            acknowledger: PlacementAcknowledger::new(PLACED_INTERVAL, decided, machine.last_ticket()),
             parts: VecDeque::new(),
             others_respond: Instance::ZERO,
             announced: Instance::ZERO,
@@ -208,10 +208,10 @@ impl Replica {
         &mut self.executor
     }
 
-    /// Whether [`Input::RunAhead`] would run anything that should run now. At a replica that follows not before its
+    /// Whether [`Input::Speculate`] would run anything that should run now. At a replica that follows not before its
     /// vote is out: nobody waits for what it executes, but its leader for its vote.
-    pub fn has_ahead(&self) -> bool {
-        self.executor.is_behind() || self.executor.has_ahead() && (self.leading || self.durable >= self.written)
+    pub fn may_speculate(&self) -> bool {
+        self.executor.is_behind() || self.executor.may_speculate() && (self.leading || self.durable >= self.written)
     }
 
     /// Whether something decided waits for the next step, because this one has done all that it may.
@@ -229,7 +229,7 @@ impl Replica {
         self.executor.decided_view().directory().map(|directory| Arc::clone(directory.state()))
     }
 
-    /// Whether a split of this partition may yet give the key to another one: it is inside, at the tip. A sealed
+    /// Whether a split of this partition may yet give the key to another one: it is inside, as last executed. A sealed
     /// partition is split no more; its keys are its merge target's.
     pub fn holds(&self, key: &[u8]) -> bool {
         let open = self.executor.machine().partition().filter(|partition| partition.sealed().is_none());
@@ -268,12 +268,12 @@ impl Replica {
 
     /// The last ticket of the decided log.
     pub fn last_ticket(&self) -> Option<Ticket> {
-        self.reporter.last_ticket()
+        self.acknowledger.last_ticket()
     }
 
     /// Every ticket up to here is released, as far as this replica was told.
     pub fn released(&self) -> Option<Ticket> {
-        self.reporter.watermark()
+        self.acknowledger.watermark()
     }
 
     /// When `step` with `Tick` is next wanted.
@@ -281,7 +281,7 @@ impl Replica {
         let stall = self.stall.map(|stall| stall.again);
         let behind = self.executor.is_behind().then_some(self.now);
         let mine = [stall, self.limits.again(), self.stalled_reads.ends(), self.asked_until(), behind];
-        self.paxos.deadline().into_iter().chain(self.reporter.deadline()).chain(mine.into_iter().flatten()).min()
+        self.paxos.deadline().into_iter().chain(self.acknowledger.deadline()).chain(mine.into_iter().flatten()).min()
     }
 
     /// The only way in.
@@ -291,8 +291,8 @@ impl Replica {
         match input {
             Input::Tick => self.order(now, Order::Tick, effects),
             Input::TurnEnd => self.on_turn_end(now, effects),
-            Input::RunAhead => {
-                self.on_run_ahead(effects);
+            Input::Speculate => {
+                self.on_speculate(effects);
                 self.run_decided(now, effects);
             }
             Input::Peer { from, message } => self.order(now, Order::Message { from, message }, effects),
@@ -309,7 +309,7 @@ impl Replica {
                 }
                 let mut machine = *machine;
                 machine.set_me(self.me);
-                self.reporter.installed(instance, machine.last_ticket());
+                self.acknowledger.installed(instance, machine.last_ticket());
                 let undecided = self.executor.decided().next();
                 self.executor.install(machine, instance);
                 self.name_responders();
@@ -334,7 +334,7 @@ impl Replica {
                     self.order(now, Order::Change(configuration), effects);
                 }
             }
-            Input::Transfer { to, deadline } => self.order(now, Order::Transfer { to, deadline }, effects),
+            Input::TransferLeader { to, deadline } => self.order(now, Order::TransferLeader { to, deadline }, effects),
             Input::Lost { peer, since } => self.order(now, Order::Lost { peer, since }, effects),
             Input::Gone { peer } => self.order(now, Order::Gone { peer }, effects),
             Input::Place(place) => self.on_place(now, &place, effects),
@@ -467,7 +467,7 @@ impl Replica {
                 effects.push(Effect::Configured { instance, configuration });
             }
             Ordered::ChangeRefused(_) => {}
-            Ordered::HandoverFailed { to } => effects.push(Effect::TransferFailed { to }),
+            Ordered::LeaderTransferFailed { to } => effects.push(Effect::TransferFailed { to }),
             Ordered::Dismissed { .. } => effects.push(Effect::Dismissed),
             Ordered::Released { watermark } => {
                 self.note_released(watermark);
@@ -491,19 +491,19 @@ impl Replica {
         self.keep_answers();
         self.keep_parts();
         if mutant!(part_undecided) {
-            self.send_parts(self.executor.tip(), effects);
+            self.send_parts(self.executor.last_executed(), effects);
         }
     }
 
-    fn on_run_ahead(&mut self, effects: &mut Vec<Effect>) {
+    fn on_speculate(&mut self, effects: &mut Vec<Effect>) {
         let mut answers = std::mem::take(&mut self.answers);
-        self.executor.run_ahead(&mut answers);
+        self.executor.speculate(&mut answers);
         self.answers = answers;
         effects.extend(self.executor.take_moved().into_iter().map(|mark| Effect::Moved { mark }));
         self.keep_answers();
         self.keep_parts();
         if mutant!(part_undecided) {
-            self.send_parts(self.executor.tip(), effects);
+            self.send_parts(self.executor.last_executed(), effects);
         }
     }
 
@@ -527,7 +527,7 @@ impl Replica {
         }
         self.note_decided(upto);
         self.gate.decided(upto);
-        self.reporter.decided(upto);
+        self.acknowledger.decided(upto);
         self.send_parts(upto, effects);
         self.serve_asked();
         upto
@@ -536,7 +536,7 @@ impl Replica {
     fn on_leading(&mut self, ballot: Ballot, effects: &mut Vec<Effect>) {
         self.leading = true;
         self.name_responders();
-        self.reporter.lead();
+        self.acknowledger.lead();
         self.note_leader(Some(ballot.replica));
         effects.push(Effect::Leading { ballot });
         for read in std::mem::take(&mut self.asked) {
@@ -547,7 +547,7 @@ impl Replica {
     fn on_following(&mut self, leader: Option<ReplicaId>, ballot: Ballot, effects: &mut Vec<Effect>) {
         let led = std::mem::take(&mut self.leading);
         self.name_responders();
-        self.reporter.follow();
+        self.acknowledger.follow();
         self.confirms.clear();
         self.undecided.clear();
         self.note_leader(leader);

@@ -17,7 +17,7 @@ impl Replica {
     /// The coordinator wants a ticket in the log.
     pub(super) fn on_place(&mut self, now: Time, place: &Place, effects: &mut Vec<Effect>) {
         // Sent again while it is in the pipe, it may be ordered twice: the second time it does not count.
-        if self.leading && self.reporter.wants(place.ticket) {
+        if self.leading && self.acknowledger.wants(place.ticket) {
             self.submit(now, Origin::nobody(), entry::place(place), (1, 1), effects);
         }
     }
@@ -26,7 +26,7 @@ impl Replica {
     /// its part once it knows that the place is decided: it hears so now, not with the next batch or heartbeat, since a
     /// client waits for the part.
     pub(super) fn tell_placed(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        let Some(ticket) = self.reporter.poll(now) else { return };
+        let Some(ticket) = self.acknowledger.poll(now) else { return };
         effects.push(Effect::Placed { ticket });
         if self.leading && self.others_respond > self.announced {
             self.announced = self.executor.decided();
@@ -47,8 +47,8 @@ impl Replica {
 
     /// Opens the gate up to `ticket`, by what the coordinator says; returns the watermark.
     pub(super) fn note_released(&mut self, ticket: Ticket) -> Option<Ticket> {
-        self.reporter.released(ticket);
-        let watermark = self.reporter.watermark()?;
+        self.acknowledger.released(ticket);
+        let watermark = self.acknowledger.watermark()?;
         self.gate.released(watermark);
         Some(watermark)
     }
@@ -69,7 +69,7 @@ impl Replica {
 
     /// What was executed from `from` on is undone.
     pub(super) fn undo_parts(&mut self, from: Instance) {
-        self.reporter.undo_from(from);
+        self.acknowledger.undo_from(from);
         self.parts.truncate(self.parts.partition_point(|(instance, _)| *instance < from));
     }
 
@@ -86,7 +86,7 @@ impl Replica {
     pub(super) fn keep_parts(&mut self) {
         self.executor.take_placed(&mut self.placed);
         for placed in self.placed.drain(..) {
-            self.reporter.placed(placed.instance, placed.ticket);
+            self.acknowledger.placed(placed.instance, placed.ticket);
             if placed.others_respond {
                 self.others_respond = placed.instance;
             }
@@ -111,7 +111,7 @@ impl Replica {
     /// Parts leave when their place is decided. They pass no gate: `Complete` makes them count (protocol.md 4, step 6).
     pub(super) fn send_parts(&mut self, upto: Instance, effects: &mut Vec<Effect>) {
         while let Some((_, mut part)) = self.parts.pop_front_if(|(instance, _)| *instance <= upto) {
-            if mutant!(part_at_tip)
+            if mutant!(part_at_last_executed)
                 && let Some(partition) = self.executor.machine().partition()
             {
                 let at_tip = {

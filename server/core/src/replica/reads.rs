@@ -71,7 +71,7 @@ impl Replica {
 
     pub(super) fn read_stale(&mut self, origin: Origin, request: &Request, effects: &mut Vec<Effect>) {
         let decided = self.executor.decided();
-        let reply = if self.executor.tip() == decided || mutant!(stale_from_tip) {
+        let reply = if self.executor.last_executed() == decided || mutant!(stale_from_last_executed) {
             read_from(self.executor.machine(), decided, None, request)
         } else if let Request::Read(read, account, _) = request
             && let Some(found) = self.executor.get_all_decided(|| read.keys(), bytes_max(account))
@@ -84,7 +84,8 @@ impl Replica {
         effects.push(Effect::Reply { origin, reply });
     }
 
-    /// Reads at the tip, or at the decided instance where nothing gets decided; tells where, and the last ticket there.
+    /// Reads as last executed, or at the decided instance where nothing gets decided; tells where, and the last ticket
+    /// there.
     pub(super) fn execute_read(&self, request: &Request) -> (Reply, Instance, Option<Ticket>) {
         let (state, position) = self.state_to_read();
         (read_from(state, position, Some(self.version), request), position, self.ticket_before(position))
@@ -99,7 +100,7 @@ impl Replica {
         let decided = self.executor.decided();
         match self.stalled_reads.state(decided) {
             Some(state) => (state, decided),
-            None => (self.executor.machine(), self.executor.tip()),
+            None => (self.executor.machine(), self.executor.last_executed()),
         }
     }
 
@@ -180,8 +181,8 @@ impl Replica {
         }
     }
 
-    /// Serves the reads whose position is decided here, from the tip, as of the tip: the gate holds them until that is
-    /// decided too.
+    /// Serves the reads whose position is decided here, from what was last executed, as of that: the gate holds them
+    /// until that is decided too.
     pub(super) fn serve_asked(&mut self) {
         let decided = self.executor.decided();
         let wait = !mutant!(follower_no_wait);

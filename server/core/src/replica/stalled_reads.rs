@@ -1,10 +1,10 @@
 //! Reads go on where nothing is decided any more: disks of a majority are full, or very slow (protocol.md 7).
 //!
-//! A read is executed at the tip and leaves when the tip is decided. Behind a write that finds no majority it would
-//! wait for as long as that does, although nobody was told of the write. So once nothing has been decided for
-//! [`STALL_TIMEOUT`] while something waits, reads are executed on the decided state. They are held to the rest as ever:
-//! leadership confirmed by a round begun after they came, or a position told by such a leader, and the gate for the
-//! tickets before them.
+//! A read is executed as last executed and leaves when what was last executed is decided. Behind a write that finds no
+//! majority it would wait for as long as that does, although nobody was told of the write. So once nothing has been
+//! decided for [`STALL_TIMEOUT`] while something waits, reads are executed on the decided state. They are held to the
+//! rest as ever: leadership confirmed by a round begun after they came, or a position told by such a leader, and the
+//! gate for the tickets before them.
 //!
 //! That is linearizable. A write whose outcome was told before the read came is decided and executed at the leader that
 //! the round confirms: it told it itself, or an earlier leader did, and then Phase 1 found it and the leader served
@@ -39,7 +39,7 @@ impl StalledReads {
         Some(since + STALL_TIMEOUT)
     }
 
-    /// The state to read, if it is that of `decided` and not the tip's.
+    /// The state to read, if it is that of `decided` and not that of what was last executed.
     pub fn state(&self, decided: Instance) -> Option<&Machine> {
         let (at, _) = self.waits?;
         self.decided.as_ref().filter(|_| at == decided)
@@ -55,7 +55,7 @@ impl Replica {
     /// Looks at the end of a step whether what waits for its decision still moves.
     pub(super) fn check_stalled_reads(&mut self, now: Time, effects: &mut Vec<Effect>) {
         let decided = self.executor.decided();
-        if self.executor.tip() == decided {
+        if self.executor.last_executed() == decided {
             self.stalled_reads = StalledReads::default();
             return;
         }

@@ -17,9 +17,9 @@ pub enum Input {
     Tick,
     /// All inputs that arrived together were given: what was collected (reads to confirm) goes on now.
     TurnEnd,
-    /// What the inputs so far ask for was sent and given to the log: batches run ahead of their decision now, if
+    /// What the inputs so far ask for was sent and given to the log: batches run speculatively now, if
     /// [`crate::executor::ExecutorSettings::deferred`].
-    RunAhead,
+    Speculate,
     /// A peer's message.
     Peer {
         /// Who sent it.
@@ -59,7 +59,7 @@ pub enum Input {
         configuration: Configuration,
     },
     /// Transfer leadership to this voter before the deadline.
-    Transfer {
+    TransferLeader {
         /// Who shall lead.
         to: ReplicaId,
         /// When to give up.

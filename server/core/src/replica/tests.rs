@@ -156,16 +156,16 @@ fn a_batch_runs_ahead_when_what_it_is_ordered_by_was_given_out() {
         _ => None,
     });
     let vote = vote.expect("its vote waits for the disk");
-    assert!(!follower.replica.has_ahead(), "the leader waits for the vote, and nobody for what it executes");
+    assert!(!follower.replica.may_speculate(), "the leader waits for the vote, and nobody for what it executes");
     let effects = follower.step(Input::Persisted(vote));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Phase2b(_), .. })));
-    assert!(follower.replica.has_ahead());
+    assert!(follower.replica.may_speculate());
     let executor = follower.replica.executor();
-    assert_eq!((executor.tip(), executor.has_ahead()), (BEGIN, true), "the driver writes first");
-    assert_eq!(follower.step(Input::RunAhead).len(), 0);
+    assert_eq!((executor.last_executed(), executor.may_speculate()), (BEGIN, true), "the driver writes first");
+    assert_eq!(follower.step(Input::Speculate).len(), 0);
     let executor = follower.replica.executor();
-    assert_eq!((executor.tip(), executor.decided(), executor.has_ahead()), (Instance(2), BEGIN, false));
-    // What nobody ran ahead runs when it is decided.
+    assert_eq!((executor.last_executed(), executor.decided(), executor.may_speculate()), (Instance(2), BEGIN, false));
+    // What nobody ran speculatively runs when it is decided.
     let put = follower.put(2);
     follower.hears(1, 3, put, 2);
     follower.hears(1, 4, Batch::NoOp, 3);
@@ -173,8 +173,11 @@ fn a_batch_runs_ahead_when_what_it_is_ordered_by_was_given_out() {
     let mut without = Follower::executing(ExecutorSettings { deferred: true, ..ExecutorSettings::speculating(false) });
     let put = without.put(1);
     without.hears(1, 2, put, 1);
-    without.step(Input::RunAhead);
-    assert_eq!((without.replica.executor().tip(), without.replica.executor().has_ahead()), (BEGIN, false));
+    without.step(Input::Speculate);
+    assert_eq!(
+        (without.replica.executor().last_executed(), without.replica.executor().may_speculate()),
+        (BEGIN, false)
+    );
 }
 
 /// Everything that was decided while a replica was behind ran in one step, however long that took.
@@ -189,16 +192,16 @@ fn what_is_decided_runs_in_steps_between_which_others_have_their_turn() {
     follower.hears(1, 12, Batch::NoOp, 11);
     let mut steps = 1;
     while follower.replica.executor().decided() < Instance(11) {
-        assert!(follower.replica.has_ahead(), "it goes on in the next step");
+        assert!(follower.replica.may_speculate(), "it goes on in the next step");
         let before = follower.replica.executor().decided().0;
-        follower.step(Input::RunAhead);
+        follower.step(Input::Speculate);
         let ran = follower.replica.executor().decided().0 - before;
         assert!((1..=2).contains(&ran), "{ran} batches of one operation in a step of two");
         steps += 1;
     }
     assert!(steps >= 5, "{steps} steps");
-    follower.step(Input::RunAhead);
-    assert!(!follower.replica.has_ahead());
+    follower.step(Input::Speculate);
+    assert!(!follower.replica.may_speculate());
 }
 
 #[test]
@@ -450,7 +453,10 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("patient_unconfirmed", "stalled_reads::rd1_a_leader_without_patience_waits_for_its_confirmation"),
         ("validates_anything", "validation::rd14_a_range_that_has_changed_is_told"),
         ("validates_another_count", "validation::rd14_what_was_counted_elsewhere_or_in_another_life_means_nothing"),
-        ("decided_counts_as_tip", "validation::rd14_a_leader_without_patience_counts_the_changes_of_what_is_decided"),
+        (
+            "decided_counts_as_last_executed",
+            "validation::rd14_a_leader_without_patience_counts_the_changes_of_what_is_decided",
+        ),
         (
             "patient_skips_gate",
             "stalled_reads::rd10_a_follower_without_patience_waits_for_the_tickets_before_what_it_read",

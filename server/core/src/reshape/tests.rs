@@ -22,7 +22,7 @@ struct Model {
     groups: BTreeMap<PartitionId, (NodeId, GroupReport)>,
     down: BTreeSet<NodeId>,
     full: BTreeSet<NodeId>,
-    /// Handovers are not obeyed.
+    /// Leader transfers are not obeyed.
     stubborn: bool,
     log: Vec<String>,
 }
@@ -185,7 +185,7 @@ fn a_calm_cluster_needs_no_step() {
 }
 
 #[test]
-fn a_move_goes_by_learners_and_a_handover_to_its_end() {
+fn a_move_goes_by_learners_and_a_leader_transfer_to_its_end() {
     let mut model = Model::new(4, 1);
     model.begin(relocation(1, &[2, 3, 4]));
     model.settle();
@@ -196,7 +196,7 @@ fn a_move_goes_by_learners_and_a_handover_to_its_end() {
 }
 
 #[test]
-fn a_leader_that_does_not_hand_over_in_time_is_removed_all_the_same() {
+fn a_leader_that_does_not_transfer_in_time_is_removed_all_the_same() {
     let mut model = Model::new(4, 1);
     model.stubborn = true;
     model.begin(relocation(1, &[2, 3, 4]));

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use coppice_client::wire::WireError;
 use coppice_ordering::message::{
     AcceptedBatch, CatchUp, CatchUpReply, Heartbeat, HeartbeatAck, Message, Phase1a, Phase1b, Phase2a, Phase2b,
-    PreVote, PreVoteReply, Preempted, ReadPosition, ReadPositionReply, TakeOver,
+    PreVote, PreVoteReply, Preempted, ReadPosition, ReadPositionReply, TransferLeader,
 };
-use coppice_ordering::{Ballot, Batch, Beat, Commands, Configuration, Instance, ReplicaId, Round, Ticket};
+use coppice_ordering::{Ballot, Batch, Commands, Configuration, HeartbeatRound, Instance, ReplicaId, Round, Ticket};
 
 use super::codec::{Body, BodyReader};
 
@@ -90,7 +90,7 @@ pub fn encode(body: &mut Body, envelope: &Envelope) {
             body.put_u8(PHASE_1A);
             put_ballot(body, m.ballot);
             body.put_varint(m.from.0);
-            put_option(body, m.handover, put_ballot);
+            put_option(body, m.transfer, put_ballot);
         }
         Message::Phase1b(m) => {
             body.put_u8(PHASE_1B);
@@ -121,17 +121,17 @@ pub fn encode(body: &mut Body, envelope: &Envelope) {
         Message::Heartbeat(m) => {
             body.put_u8(HEARTBEAT);
             put_ballot(body, m.ballot);
-            body.put_varint(m.beat.0);
+            body.put_varint(m.round.0);
             body.put_varint(m.decided_upto.0);
             body.put_varint(m.held_upto.0);
             put_option(body, m.released, put_ticket);
             put_duration(body, m.lease);
-            put_duration(body, m.rest);
+            put_duration(body, m.quiesce);
         }
         Message::HeartbeatAck(m) => {
             body.put_u8(HEARTBEAT_ACK);
             put_ballot(body, m.ballot);
-            body.put_varint(m.beat.0);
+            body.put_varint(m.round.0);
             body.put_varint(m.durable_upto.0);
             put_duration(body, m.lease);
             put_option(body, m.released, put_ticket);
@@ -162,7 +162,7 @@ pub fn encode(body: &mut Body, envelope: &Envelope) {
             body.put_varint(m.position.0);
             put_ballot(body, m.ballot);
         }
-        Message::TakeOver(m) => {
+        Message::TransferLeader(m) => {
             body.put_u8(TAKE_OVER);
             put_ballot(body, m.ballot);
         }
@@ -197,7 +197,7 @@ fn decode_message(r: &mut BodyReader<'_>) -> Result<Message, WireError> {
             decided_upto: instance(r)?,
         }
         .into(),
-        PHASE_1A => Phase1a { ballot: ballot(r)?, from: instance(r)?, handover: option(r, ballot)? }.into(),
+        PHASE_1A => Phase1a { ballot: ballot(r)?, from: instance(r)?, transfer: option(r, ballot)? }.into(),
         PHASE_1B => Phase1b {
             ballot: ballot(r)?,
             from: instance(r)?,
@@ -218,17 +218,17 @@ fn decode_message(r: &mut BodyReader<'_>) -> Result<Message, WireError> {
         PREEMPTED => Preempted { ballot: ballot(r)? }.into(),
         HEARTBEAT => Heartbeat {
             ballot: ballot(r)?,
-            beat: Beat(r.varint()?),
+            round: HeartbeatRound(r.varint()?),
             decided_upto: instance(r)?,
             held_upto: instance(r)?,
             released: option(r, ticket)?,
             lease: duration(r)?,
-            rest: duration(r)?,
+            quiesce: duration(r)?,
         }
         .into(),
         HEARTBEAT_ACK => HeartbeatAck {
             ballot: ballot(r)?,
-            beat: Beat(r.varint()?),
+            round: HeartbeatRound(r.varint()?),
             durable_upto: instance(r)?,
             lease: duration(r)?,
             released: option(r, ticket)?,
@@ -248,7 +248,7 @@ fn decode_message(r: &mut BodyReader<'_>) -> Result<Message, WireError> {
             let (incarnation, ask) = (r.varint()?, r.varint()?);
             ReadPositionReply { incarnation, ask, position: instance(r)?, ballot: ballot(r)? }.into()
         }
-        TAKE_OVER => TakeOver { ballot: ballot(r)? }.into(),
+        TAKE_OVER => TransferLeader { ballot: ballot(r)? }.into(),
         other => return Err(WireError::Unknown { what: "message kind", value: u64::from(other) }),
     })
 }

@@ -111,7 +111,7 @@ impl Worker {
         };
         match message {
             Message::Phase1a(_) => room.log_is_stuck,
-            Message::Phase2a(_) | Message::CatchUpReply(_) | Message::TakeOver(_) => room.log_is_stuck || spent(),
+            Message::Phase2a(_) | Message::CatchUpReply(_) | Message::TransferLeader(_) => room.log_is_stuck || spent(),
             _ => false,
         }
     }
@@ -129,7 +129,7 @@ impl Worker {
         let successors: Vec<(PartitionId, ReplicaId)> = successors.collect();
         for (partition, to) in successors {
             self.effects.push(Effect::Note(partition, Note::TransferWhenFull(to)));
-            self.step_group(partition, Input::Transfer { to, deadline: now + TRANSFER_INTERVAL });
+            self.step_group(partition, Input::TransferLeader { to, deadline: now + TRANSFER_INTERVAL });
         }
     }
 }

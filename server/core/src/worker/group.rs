@@ -98,9 +98,9 @@ pub struct GroupStatus {
     pub decided: Instance,
     /// Forgotten up to here.
     pub trimmed: Instance,
-    /// Keys at the tip.
+    /// Keys as last executed.
     pub keys: u64,
-    /// Bytes of keys and values at the tip.
+    /// Bytes of keys and values as last executed.
     pub bytes: u64,
     /// Replies behind the gate.
     pub held: usize,
@@ -114,7 +114,7 @@ pub struct GroupStatus {
     pub released: Option<Ticket>,
     /// Undecided instances of a leader, and their limit.
     pub window: (u64, u64),
-    /// Sessions at the tip.
+    /// Sessions as last executed.
     pub sessions: u64,
     /// Batches and commands decided so far, for rates and the average batch.
     pub instances_decided: u64,
@@ -200,7 +200,7 @@ impl Group {
             keys,
             bytes,
             held: self.replica.held(),
-            speculative: executor.tip().ahead_of(executor.decided()),
+            speculative: executor.last_executed().ahead_of(executor.decided()),
             undo_bytes: executor.undo_bytes(),
             last_ticket: self.replica.last_ticket(),
             released: self.replica.released(),
@@ -228,7 +228,7 @@ impl Group {
         }
     }
 
-    /// Keys, and bytes of keys and values, at the tip.
+    /// Keys, and bytes of keys and values, as last executed.
     pub fn size(&self) -> (u64, u64) {
         match self.replica.executor().machine().partition() {
             Some(partition) => (partition.tree().len(), partition.tree().bytes()),

@@ -112,8 +112,8 @@ struct Turn {
     touched: Vec<PartitionId>,
     /// Groups that were stepped in the last step, each perhaps more than once.
     stepped: Vec<PartitionId>,
-    /// The group that ran ahead last: they take turns.
-    ran_ahead: Option<PartitionId>,
+    /// The group that ran speculatively last: they take turns.
+    speculated: Option<PartitionId>,
     /// When lags were last looked at.
     lags_at: Time,
     replica_effects: Vec<replica::Effect>,
@@ -197,9 +197,9 @@ impl Worker {
         self.parked.len()
     }
 
-    /// Whether a group has something to run ahead of its decision, or to catch up with.
-    pub fn has_ahead(&self) -> bool {
-        self.groups.values().any(|group| group.replica.has_ahead())
+    /// Whether a group has something to run speculatively, or to catch up with.
+    pub fn may_speculate(&self) -> bool {
+        self.groups.values().any(|group| group.replica.may_speculate())
     }
 
     /// Whether something decided waits for the next step.
@@ -231,7 +231,7 @@ impl Worker {
         match input {
             Input::Tick => self.on_tick(),
             Input::TurnEnd => self.on_turn_end(),
-            Input::RunAhead => self.run_ahead(),
+            Input::Speculate => self.speculate(),
             Input::Persisted { group, lsn } => self.step_group(group, replica::Input::Persisted(lsn)),
             Input::Peers { node, envelopes } => self.on_peers(node, envelopes),
             Input::Multicast { node, messages } => self.on_multicast(node, messages),
@@ -404,13 +404,13 @@ impl Worker {
         self.transfer_when_full();
     }
 
-    /// Runs what one group has to run ahead.
-    fn run_ahead(&mut self) {
-        let waiting = || self.groups.iter().filter(|(_, group)| group.replica.has_ahead()).map(|(&id, _)| id);
-        let next = waiting().find(|&id| self.turn.ran_ahead.is_none_or(|last| id > last)).or_else(|| waiting().next());
+    /// Runs what one group has to run speculatively.
+    fn speculate(&mut self) {
+        let waiting = || self.groups.iter().filter(|(_, group)| group.replica.may_speculate()).map(|(&id, _)| id);
+        let next = waiting().find(|&id| self.turn.speculated.is_none_or(|last| id > last)).or_else(|| waiting().next());
         if let Some(id) = next {
-            self.turn.ran_ahead = Some(id);
-            self.step_group(id, replica::Input::RunAhead);
+            self.turn.speculated = Some(id);
+            self.step_group(id, replica::Input::Speculate);
         }
     }
 

@@ -30,7 +30,7 @@ pub enum Input {
     /// Everything that had come is stepped: what shares a heartbeat round, a batch or a frame leaves now.
     TurnEnd,
     /// Nothing else is to be done: one group runs a batch ahead of its decision.
-    RunAhead,
+    Speculate,
     /// The log is durable for a group up to here.
     Persisted {
         /// Which group.

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use coppice_client::wire::{ClusterId, Frame, PartitionId};
 use coppice_core::multicast::message::MulticastBody;
 use coppice_ordering::message::{Heartbeat, Phase2a};
-use coppice_ordering::{Ballot, Batch, Beat, Commands, Instance, ReplicaId, Ticket};
+use coppice_ordering::{Ballot, Batch, Commands, HeartbeatRound, Instance, ReplicaId, Ticket};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::runtime::LocalOptions;
@@ -29,12 +29,12 @@ fn message(n: u64) -> MulticastMessage {
 fn envelope() -> Envelope {
     let heartbeat = Heartbeat {
         ballot: Ballot::new(2, 1),
-        beat: Beat(1),
+        round: HeartbeatRound(1),
         decided_upto: Instance(3),
         held_upto: Instance(3),
         released: None,
         lease: Duration::ZERO,
-        rest: Duration::ZERO,
+        quiesce: Duration::ZERO,
     };
     Envelope { group: 4, to: ReplicaId(2), from: ReplicaId(1), message: heartbeat.into() }
 }

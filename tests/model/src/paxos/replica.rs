@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use coppice_ordering::message::{CatchUp, PreVoteReply};
 use coppice_ordering::{
-    Ballot, Batch, Beat, Config, Configuration, Effect, Input, Instance, Lsn, Message, Paxos, Record, RecoveredGroup,
-    ReplicaId, Settings, Time,
+    Ballot, Batch, Config, Configuration, Effect, HeartbeatRound, Input, Instance, Lsn, Message, Paxos, Record,
+    RecoveredGroup, ReplicaId, Settings, Time,
 };
 
 use super::News;
@@ -170,7 +170,7 @@ impl Replica {
         match &mut message {
             Message::Phase1a(_) | Message::Phase1b(_) | Message::Phase2a(_) | Message::Phase2b(_) => {}
             // Nobody reads by rounds, nobody was removed.
-            Message::Heartbeat(m) => (m.beat, m.held_upto) = (Beat(1), Instance::ZERO),
+            Message::Heartbeat(m) => (m.round, m.held_upto) = (HeartbeatRound(1), Instance::ZERO),
             Message::CatchUpReply(m) => (m.promised, m.held_upto) = (Ballot::ZERO, Instance::ZERO),
             _ => return None,
         }

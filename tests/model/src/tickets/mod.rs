@@ -1,5 +1,5 @@
 //! An exhaustive search of small worlds: every order of every event within the bounds, over the real coordinator,
-//! chain, reporter and gate, judged at every answer (hazards.md 7, models).
+//! chain, acknowledger and gate, judged at every answer (hazards.md 7, models).
 //!
 //! The network is the set of all messages ever said: each may arrive at any time, in any order, again and again, or
 //! never. A coordinator may be deposed at any moment and go on as a zombie; a partition may lose its leader with any

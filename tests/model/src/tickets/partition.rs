@@ -1,11 +1,11 @@
-//! A partition as the multicast sees it: a log with a decided part and a pipe, the real chain, reporter and gate, and a
-//! leader that may change and lose what is not decided.
+//! A partition as the multicast sees it: a log with a decided part and a pipe, the real chain, acknowledger and gate,
+//! and a leader that may change and lose what is not decided.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use coppice_ordering::multicast::{Place, Work};
-use coppice_ordering::{Chain, ChangeId, Gate, Instance, PartitionId, Reporter, Ticket, Time};
+use coppice_ordering::{Chain, ChangeId, Gate, Instance, PartitionId, PlacementAcknowledger, Ticket, Time};
 
 use super::history::{History, Op, Part, Status};
 
@@ -58,19 +58,19 @@ pub struct Partition {
     /// The log that this one goes on from, and up to where.
     pub born: Option<(PartitionId, usize)>,
     pub log: Vec<Entry>,
-    /// The log's verdict on each entry, all of which ran ahead: whether it took effect.
+    /// The log's verdict on each entry, all of which ran speculatively: whether it took effect.
     pub hits: Vec<bool>,
     pub decided: usize,
     /// The last ticket at the beginning of this log.
     first: Option<Ticket>,
-    tip: State,
+    last_executed: State,
     /// Before each entry above `decided`.
     marks: Vec<State>,
     /// Parts and forks of entries above `decided`.
     parts: Vec<(Op, Part)>,
     forks: Vec<Fork>,
     gate: Gate<Op>,
-    reporter: Reporter,
+    acknowledger: PlacementAcknowledger,
 }
 
 /// What a partition says after an event.
@@ -92,8 +92,8 @@ impl Partition {
     pub fn child(parent: PartitionId, fork: Fork) -> Partition {
         let Fork { child, at, low, state } = fork;
         let first = state.chain.last_ticket();
-        let mut reporter = Reporter::new(REPORT_INTERVAL, Instance::ZERO, first);
-        reporter.lead();
+        let mut acknowledger = PlacementAcknowledger::new(REPORT_INTERVAL, Instance::ZERO, first);
+        acknowledger.lead();
         Partition {
             id: child,
             low,
@@ -102,12 +102,12 @@ impl Partition {
             hits: Vec::new(),
             decided: 0,
             first,
-            tip: state,
+            last_executed: state,
             marks: Vec::new(),
             parts: Vec::new(),
             forks: Vec::new(),
             gate: Gate::new(Instance::ZERO, None),
-            reporter,
+            acknowledger,
         }
     }
 
@@ -121,7 +121,7 @@ impl Partition {
         let mut gate = Gate::new(Instance::ZERO, None);
         gate.hold(Instance(position as u64), last.or(self.first), ());
         gate.decided(Instance(self.decided as u64));
-        if let Some(watermark) = self.reporter.watermark() {
+        if let Some(watermark) = self.acknowledger.watermark() {
             gate.released(watermark);
         }
         gate.pop().is_some()
@@ -129,7 +129,7 @@ impl Partition {
 
     /// The keys that it has after all that is decided.
     pub fn bounds(&self) -> (u8, u8) {
-        (self.low, self.marks.first().unwrap_or(&self.tip).high)
+        (self.low, self.marks.first().unwrap_or(&self.last_executed).high)
     }
 
     /// Entries in the pipe.
@@ -144,43 +144,43 @@ impl Partition {
 
     /// Whether the write stands in the log already.
     pub fn has(&self, op: Op) -> bool {
-        self.tip.done & 1 << op != 0
+        self.last_executed.done & 1 << op != 0
     }
 
-    /// When the reporter wants to repeat itself.
+    /// When the acknowledger wants to repeat itself.
     pub fn deadline(&self) -> Option<Time> {
-        self.reporter.deadline()
+        self.acknowledger.deadline()
     }
 
     /// A `Place` reaches the leader.
     pub fn propose_place(&mut self, place: Rc<Place>, history: &History) {
-        if self.reporter.wants(place.ticket) {
+        if self.acknowledger.wants(place.ticket) {
             self.append(Entry::Place(place), history);
         }
     }
 
     /// Whether a `Place` that arrives now counts, or may count later if `lossy` pipes lose what stands before it.
     pub fn would_place(&self, place: &Place, lossy: bool) -> bool {
-        let mut chain = self.tip.chain;
+        let mut chain = self.last_executed.chain;
         Some(place.ticket) > chain.last_ticket()
             && (chain.place(place.ticket, place.prev) || lossy && self.undecided() > 0)
     }
 
     /// Whether this ticket can never count again here.
     pub fn is_past(&self, ticket: Ticket) -> bool {
-        self.undecided() == 0 && Some(ticket) <= self.tip.chain.last_ticket()
+        self.undecided() == 0 && Some(ticket) <= self.last_executed.chain.last_ticket()
     }
 
     /// Whether this watermark is no news.
     pub fn knows(&self, watermark: Ticket) -> bool {
-        Some(watermark) <= self.reporter.watermark()
+        Some(watermark) <= self.acknowledger.watermark()
     }
 
     /// Into the pipe, whatever the leader thinks of it: an older leader may have let it in.
     pub fn append(&mut self, entry: Entry, history: &History) {
         self.log.push(entry);
         let instance = self.log.len();
-        self.marks.push(self.tip.clone());
+        self.marks.push(self.last_executed.clone());
         let hit = match self.log[instance - 1].clone() {
             Entry::NoOp => false,
             Entry::Write(op) => self.write(instance, op, history),
@@ -192,24 +192,24 @@ impl Partition {
     fn write(&mut self, instance: usize, op: Op, history: &History) -> bool {
         let known = self.has(op);
         // Checked when applied, not when routed (hazards.md MV2). A repeated number gets the stored reply.
-        let mine = (self.low..self.tip.high).contains(&history.key(op));
+        let mine = (self.low..self.last_executed.high).contains(&history.key(op));
         if known || mine {
-            self.tip.done |= 1 << op;
-            self.gate.hold(Instance(instance as u64), self.tip.chain.last_ticket(), op);
+            self.last_executed.done |= 1 << op;
+            self.gate.hold(Instance(instance as u64), self.last_executed.chain.last_ticket(), op);
         }
         mine && !known
     }
 
     fn place(&mut self, instance: usize, place: &Place, history: &History) -> bool {
-        let last = self.tip.chain.last_ticket();
-        if !self.tip.chain.place(place.ticket, place.prev) {
+        let last = self.last_executed.chain.last_ticket();
+        if !self.last_executed.chain.place(place.ticket, place.prev) {
             return false;
         }
         assert!(Some(place.ticket) > last, "I10: {} counts after {last:?} in {}", place.ticket, self.id);
-        self.reporter.placed(Instance(instance as u64), place.ticket);
+        self.acknowledger.placed(Instance(instance as u64), place.ticket);
         for op in Entry::queries(place) {
             // As of this position, cut by the bounds that hold here.
-            let ranges = history.ranges(op, (self.low, self.tip.high));
+            let ranges = history.ranges(op, (self.low, self.last_executed.high));
             self.parts.push((op, Part { instance, ranges }));
         }
         if let Work::Change { id, payload } = &place.work {
@@ -221,15 +221,15 @@ impl Partition {
     /// `[parent, key, child]`. Idempotent by the change's id (hazards.md MV8).
     fn split(&mut self, id: ChangeId, payload: &[u8], at: usize) {
         let [parent, low, child] = payload else { panic!("a split of three bytes") };
-        if self.tip.applied.contains(&id) {
+        if self.last_executed.applied.contains(&id) {
             return;
         }
-        self.tip.applied.push(id);
+        self.last_executed.applied.push(id);
         if self.id != PartitionId(u32::from(*parent)) {
             return;
         }
-        let state = State { chain: self.tip.chain.child(), ..self.tip.clone() };
-        self.tip.high = *low;
+        let state = State { chain: self.last_executed.chain.child(), ..self.last_executed.clone() };
+        self.last_executed.high = *low;
         self.forks.push(Fork { child: PartitionId(u32::from(*child)), at, low: *low, state });
     }
 
@@ -244,40 +244,41 @@ impl Partition {
         said.forks.extend(self.forks.drain(..forks));
         let upto = Instance(self.decided as u64);
         self.gate.decided(upto);
-        self.reporter.decided(upto);
+        self.acknowledger.decided(upto);
     }
 
     pub fn released(&mut self, watermark: Ticket) {
-        self.reporter.released(watermark);
+        self.acknowledger.released(watermark);
     }
 
     /// What may leave after an event.
     pub fn say(&mut self, now: Time, said: &mut Said) {
-        if let Some(watermark) = self.reporter.watermark() {
+        if let Some(watermark) = self.acknowledger.watermark() {
             self.gate.released(watermark);
         }
         said.answered.extend(std::iter::from_fn(|| self.gate.pop()));
-        said.placed = self.reporter.poll(now);
+        said.placed = self.acknowledger.poll(now);
     }
 
     /// Another replica leads: it finds the decided log, and of the pipe what `survives`, with no-ops in the holes.
     /// Whoever waits asks again under the same number and gets the stored reply, through the new leader's gate.
     pub fn change_leader(&mut self, survives: impl Fn(usize) -> bool, history: &History, said: &mut Said) {
         let decided = Instance(self.decided as u64);
-        // What ran ahead is undone: by the real reporter and gate, and by the marks.
-        self.reporter.undo_from(decided.next());
+        // What ran speculatively is undone: by the real acknowledger and gate, and by the marks.
+        self.acknowledger.undo_from(decided.next());
         self.gate.undo_from(decided.next()).for_each(drop);
         self.hits.truncate(self.decided);
         self.parts.clear();
         self.forks.clear();
         if let Some(mark) = self.marks.drain(..).next() {
-            self.tip = mark;
+            self.last_executed = mark;
         }
         let mut pipe = self.log.split_off(self.decided);
         pipe.iter_mut().enumerate().filter(|(at, _)| !survives(*at)).for_each(|(_, entry)| *entry = Entry::NoOp);
         pipe.truncate(pipe.iter().rposition(|entry| *entry != Entry::NoOp).map_or(0, |at| at + 1));
         self.gate = Gate::new(decided, None);
-        self.reporter = Reporter::new(REPORT_INTERVAL, decided, self.tip.chain.last_ticket());
+        self.acknowledger =
+            PlacementAcknowledger::new(REPORT_INTERVAL, decided, self.last_executed.chain.last_ticket());
         let mut last = self.first;
         for index in 0..self.decided {
             match &self.log[index] {
@@ -291,6 +292,6 @@ impl Partition {
         pipe.into_iter().for_each(|entry| self.append(entry, history));
         // It serves when all that it found is decided (protocol.md 7).
         self.decide(usize::MAX, said);
-        self.reporter.lead();
+        self.acknowledger.lead();
     }
 }

@@ -1,4 +1,4 @@
-//! Schedules A to F of hazards.md 6 over the real coordinator, chain, reporter and gate; F over a real replica too,
+//! Schedules A to F of hazards.md 6 over the real coordinator, chain, acknowledger and gate; F over a real replica too,
 //! which reads the part. Each drives the world to where its planted bugs go wrong, as far as the protocol lets it; then
 //! everything must end well. P1, P2 .. own the keys 10.., 20.. .
 
@@ -32,7 +32,7 @@ pub const SCRIPTS: &[Script] = &[
     script("c_zombie", c_zombie, &["complete_unconfirmed", "confirm_before_placed"]),
     script("d_lost_in_the_pipe", d_lost_in_the_pipe, &["no_prev_check"]),
     script("e_voided", e_voided, &["late_placed_completes"]),
-    script("f_a_part_that_is_read_late", f_a_part_that_is_read_late, &["part_at_tip", "part_old"]),
+    script("f_a_part_that_is_read_late", f_a_part_that_is_read_late, &["part_at_last_executed", "part_old"]),
 ];
 
 /// The default `place_timeout`.

@@ -1,5 +1,5 @@
-//! The multicast over the real coordinator, chain, reporter and gate: scripts, an exhaustive search of small worlds and
-//! random schedules, all judged by one history (protocol.md 3, 4, 5, 8; hazards.md 6, tickets).
+//! The multicast over the real coordinator, chain, acknowledger and gate: scripts, an exhaustive search of small worlds
+//! and random schedules, all judged by one history (protocol.md 3, 4, 5, 8; hazards.md 6, tickets).
 
 mod explore;
 mod fuzz;

@@ -130,7 +130,7 @@ impl Directory {
         Directory { state: Arc::new(state) }
     }
 
-    /// The content at the tip.
+    /// The content as last executed.
     pub fn state(&self) -> &Arc<DirectoryState> {
         &self.state
     }

@@ -31,7 +31,7 @@ use crate::machine::entry::Entry;
 use crate::multicast::PartitionQuery;
 use crate::sessions::{SessionLimits, Sessions};
 
-/// A partition's replicated state at the tip of its log.
+/// A partition's replicated state as last executed.
 #[derive(Debug)]
 pub struct Partition {
     partition: PartitionId,
@@ -145,7 +145,7 @@ impl Partition {
         self.map_version
     }
 
-    /// The tree at the tip.
+    /// The tree as last executed.
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
@@ -170,7 +170,7 @@ impl Partition {
         self.tree
     }
 
-    /// The sessions at the tip.
+    /// The sessions as last executed.
     pub fn sessions(&self) -> &Sessions {
         &self.sessions
     }
@@ -383,7 +383,7 @@ impl Partition {
         self.chain = mark.chain;
         self.range = mark.range.clone();
         self.map_version = mark.map_version;
-        if !mutant!(decided_counts_as_tip) {
+        if !mutant!(decided_counts_as_last_executed) {
             self.changes = Changes::at(mark.changes);
         }
     }

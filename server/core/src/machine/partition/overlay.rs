@@ -1,4 +1,5 @@
-//! Keys as they were before what is undecided: a stale read looks at the tip, and at the undo records of its keys.
+//! Keys as they were before what is undecided: a stale read looks at the last executed state, and at the undo records
+//! of its keys.
 //!
 //! The index of those records grows by what was executed since it was last asked, so a read never costs more than that
 //! and its own keys.

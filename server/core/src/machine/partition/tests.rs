@@ -212,7 +212,7 @@ fn sp8_a_child_begins_only_when_the_split_is_decided() {
         Executor::new(Machine::Partition(Box::new(partition)), Instance::ZERO, ExecutorSettings::default());
     let mut answers = Vec::new();
     executor.accepted(Instance(1), batch(split("k", 1)), &mut answers);
-    assert_eq!(executor.tip(), Instance(1), "it is executed");
+    assert_eq!(executor.last_executed(), Instance(1), "it is executed");
     assert!(executor.take_moved().is_empty(), "and may yet be taken back");
     executor.accepted(Instance(1), Batch::NoOp, &mut answers);
     executor.decided_upto(Instance(1), &mut answers);
@@ -234,7 +234,7 @@ fn a_gap_is_filled_although_there_is_no_room_above_it() {
     for instance in [2, 3, 4, 1] {
         executor.accepted(Instance(instance), Batch::NoOp, &mut answers);
     }
-    assert_eq!(executor.tip(), Instance(2), "the lowest have the room");
+    assert_eq!(executor.last_executed(), Instance(2), "the lowest have the room");
     executor.decided_upto(Instance(2), &mut answers);
     for instance in [3, 4] {
         executor.accepted(Instance(instance), Batch::NoOp, &mut answers);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coppice_ordering::message::{HeartbeatAck, Phase2b};
-use coppice_ordering::{Beat, Lsn, Round};
+use coppice_ordering::{HeartbeatRound, Lsn, Round};
 
 use super::super::stalled_reads::STALL_TIMEOUT;
 use super::*;
@@ -27,31 +27,31 @@ pub(super) fn leader() -> (Follower, Lsn) {
         Effect::Persist { lsn, .. } => Some(*lsn),
         _ => None,
     });
-    assert_eq!((leader.replica.executor().decided(), leader.replica.executor().tip()), (BEGIN, Instance(2)));
+    assert_eq!((leader.replica.executor().decided(), leader.replica.executor().last_executed()), (BEGIN, Instance(2)));
     (leader, vote.expect("its own vote"))
 }
 
 impl Follower {
     /// A client reads everything here, at the leader; the round that is to confirm it.
-    fn reads(&mut self, stream: u32) -> (Ballot, Beat) {
+    fn reads(&mut self, stream: u32) -> (Ballot, HeartbeatRound) {
         self.asks(stream, Request::Range(Box::new(RangeRequest::whole(GROUP))))
     }
 
     /// The same for any read.
-    pub(super) fn asks(&mut self, stream: u32, request: Request) -> (Ballot, Beat) {
+    pub(super) fn asks(&mut self, stream: u32, request: Request) -> (Ballot, HeartbeatRound) {
         self.now = self.now + ROUND;
         let mut effects = self.step(Input::Request { origin: Origin { connection: 1, stream }, request });
         effects.extend(self.step(Input::TurnEnd));
         let round = effects.iter().find_map(|effect| match effect {
-            Effect::Send { message: Message::Heartbeat(m), .. } => Some((m.ballot, m.beat)),
+            Effect::Send { message: Message::Heartbeat(m), .. } => Some((m.ballot, m.round)),
             _ => None,
         });
         assert_eq!(answers(&effects), 0, "its leadership is not confirmed");
         round.expect("a round that confirms it")
     }
 
-    pub(super) fn is_confirmed(&mut self, (ballot, beat): (Ballot, Beat)) -> Vec<Effect> {
-        let ack = HeartbeatAck { ballot, beat, durable_upto: BEGIN, lease: Duration::ZERO, released: None };
+    pub(super) fn is_confirmed(&mut self, (ballot, round): (Ballot, HeartbeatRound)) -> Vec<Effect> {
+        let ack = HeartbeatAck { ballot, round, durable_upto: BEGIN, lease: Duration::ZERO, released: None };
         self.step(Input::Peer { from: ReplicaId(1), message: ack.into() })
     }
 
@@ -62,7 +62,7 @@ impl Follower {
             self.now = end.min(self.now + Duration::from_millis(20));
             for effect in self.step(Input::Tick) {
                 if let Effect::Send { to: ReplicaId(1), message: Message::Heartbeat(m) } = &effect {
-                    all.extend(self.is_confirmed((m.ballot, m.beat)));
+                    all.extend(self.is_confirmed((m.ballot, m.round)));
                 }
                 all.push(effect);
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use coppice_ordering::message::{Heartbeat, HeartbeatAck};
-use coppice_ordering::{Beat, Ticket};
+use coppice_ordering::{HeartbeatRound, Ticket};
 
 use super::super::PLACED_INTERVAL;
 use super::*;
@@ -22,16 +22,16 @@ fn placing(n: u64, prev: Option<u64>) -> Batch {
 
 impl Follower {
     /// A heartbeat of the leader of round 1; what is acknowledged as released.
-    fn beats(&mut self, released: Option<Ticket>) -> Option<Ticket> {
+    fn heartbeat(&mut self, released: Option<Ticket>) -> Option<Ticket> {
         let (decided_upto, lease) = (self.replica.paxos().decided_upto(), Duration::ZERO);
         let message = Heartbeat {
             ballot: Ballot::new(1, 1),
-            beat: Beat(1),
+            round: HeartbeatRound(1),
             decided_upto,
             held_upto: Instance::ZERO,
             released,
             lease,
-            rest: lease,
+            quiesce: lease,
         };
         let effects = self.step(Input::Peer { from: ReplicaId(1), message: message.into() });
         let acknowledged = effects.into_iter().find_map(|effect| match effect {
@@ -62,11 +62,11 @@ fn a_follower_stands_in_for_a_leader_that_the_coordinator_does_not_hear() {
     follower.hears(1, 2, placing(1, None), 1);
     follower.hears(1, 3, Batch::NoOp, 2);
     assert_eq!(follower.replica.last_ticket(), Some(ticket(1)));
-    assert_eq!(follower.beats(None), None, "it knows of no release");
+    assert_eq!(follower.heartbeat(None), None, "it knows of no release");
     follower.now = follower.now + PLACED_INTERVAL;
     assert_eq!(placed(&follower.step(Input::Tick)), Some(ticket(1)), "the coordinator hears of it all the same");
     follower.step(Input::Released(ticket(1)));
-    assert_eq!(follower.beats(None), Some(ticket(1)), "and so does the leader");
+    assert_eq!(follower.heartbeat(None), Some(ticket(1)), "and so does the leader");
     follower.now = follower.now + 10 * PLACED_INTERVAL;
     assert_eq!(placed(&follower.step(Input::Tick)), None);
 }
@@ -102,7 +102,7 @@ fn a_read_that_waits_for_a_position_is_given_up_in_time() {
         let refused = follower.step(Input::Tick).iter().any(|effect| {
             matches!(effect, Effect::Reply { reply: Reply::Refused(Refusal::NotLeader { hint: Some(_) }), .. })
         });
-        follower.beats(None);
+        follower.heartbeat(None);
         if refused {
             break;
         }

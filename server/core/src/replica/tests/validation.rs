@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use coppice_client::wire::validate::RangeVersion;
 use coppice_client::wire::{FrameDecoder, Request as Asked, ValidateRequest, Version};
 use coppice_ordering::message::{Heartbeat, Phase2b};
-use coppice_ordering::{Beat, Lsn};
+use coppice_ordering::{HeartbeatRound, Lsn};
 
 use super::super::stalled_reads::STALL_TIMEOUT;
 use super::stalled_reads::leader;
@@ -165,12 +165,12 @@ fn decides(follower: &mut Follower, number: u64, instance: u64) {
     follower.hears(1, instance, put, instance - 1);
     let heartbeat = Heartbeat {
         ballot: Ballot::new(1, 1),
-        beat: Beat(instance),
+        round: HeartbeatRound(instance),
         decided_upto: Instance(instance),
         held_upto: Instance(instance),
         released: None,
         lease: Duration::ZERO,
-        rest: Duration::ZERO,
+        quiesce: Duration::ZERO,
     };
     follower.step(Input::Peer { from: ReplicaId(1), message: heartbeat.into() });
     assert_eq!(follower.replica.executor().decided(), Instance(instance));

@@ -193,14 +193,14 @@ fn a_stale_read_finds_each_key_as_it_was_decided() {
                 _ => Op::Put { key: key.as_bytes(), value: b"some value that is longer than inline" },
             };
             let entry = pack(session, number, |pack| pack.push(number, op).expect("it fits"));
-            _ = executor.accepted(executor.tip().next(), batch(entry), &mut Vec::new());
+            _ = executor.accepted(executor.last_executed().next(), batch(entry), &mut Vec::new());
         }
-        if draw(5) == 0 && executor.tip() > executor.decided() {
+        if draw(5) == 0 && executor.last_executed() > executor.decided() {
             // Another batch was decided there: all from there on is taken back.
-            let back = draw(executor.tip().0 - executor.decided().0);
-            _ = executor.accepted(Instance(executor.tip().0 - back), Batch::NoOp, &mut Vec::new());
+            let back = draw(executor.last_executed().0 - executor.decided().0);
+            _ = executor.accepted(Instance(executor.last_executed().0 - back), Batch::NoOp, &mut Vec::new());
         }
-        let upto = executor.decided().0 + draw(executor.tip().0 - executor.decided().0 + 1);
+        let upto = executor.decided().0 + draw(executor.last_executed().0 - executor.decided().0 + 1);
         executor.decided_upto(Instance(upto), &mut Vec::new());
         let view = executor.decided_view();
         let names = || keys.iter().map(String::as_bytes);
@@ -229,7 +229,7 @@ fn stale_ranges_share_a_view_under_load() {
             }
         });
         let batch = Batch::Commands(Commands::new(count as u32, entry));
-        _ = executor.accepted(executor.tip().next(), batch, &mut Vec::new());
+        _ = executor.accepted(executor.last_executed().next(), batch, &mut Vec::new());
     };
     (0..10).for_each(|_| accept(&mut executor, 1_000));
     let mut seen = std::collections::BTreeSet::new();
@@ -245,9 +245,9 @@ fn stale_ranges_share_a_view_under_load() {
     // It comes to the newest in the end, with or without load.
     let newest = executor.decided();
     assert!((0..100).any(|_| executor.recent_view().1 == newest));
-    let tip = executor.tip();
-    executor.decided_upto(tip, &mut Vec::new());
-    assert_eq!(executor.recent_view().1, tip);
+    let last_executed = executor.last_executed();
+    executor.decided_upto(last_executed, &mut Vec::new());
+    assert_eq!(executor.recent_view().1, last_executed);
 }
 
 #[cfg(feature = "mutants")]

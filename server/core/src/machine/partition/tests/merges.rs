@@ -8,8 +8,8 @@ use coppice_client::wire::{ClientId, ClusterId, MapVersion, PartitionId, RangeRe
 use coppice_ordering::message::Heartbeat;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{
-    Ballot, Batch, Beat, Config, Configuration, Instance, Lsn, Message, Record, RecoveredGroup, ReplicaId, Round,
-    Settings, Ticket, Time,
+    Ballot, Batch, Config, Configuration, HeartbeatRound, Instance, Lsn, Message, Record, RecoveredGroup, ReplicaId,
+    Round, Settings, Ticket, Time,
 };
 
 use super::super::{BoundaryChange, BoundaryStep, Partition, Values};
@@ -222,7 +222,7 @@ fn a_join_waits_for_what_the_neighbour_leaves() {
     executor.accepted(Instance(1), batch(put(session, 9, "c")), &mut answers);
     executor.accepted(Instance(2), batch(join(1)), &mut answers);
     executor.accepted(Instance(3), batch(put(session, 10, "x")), &mut answers);
-    assert_eq!((executor.tip(), answers.len()), (Instance(1), 1));
+    assert_eq!((executor.last_executed(), answers.len()), (Instance(1), 1));
     executor.decided_upto(Instance(3), &mut answers);
     assert_eq!((executor.decided(), executor.is_stalled()), (Instance(1), true));
     assert_eq!(executor.awaits().map(|(at, awaited)| (at, awaited.partition)), Some((Instance(2), UPPER)));
@@ -264,16 +264,16 @@ fn one_that_waits_asks_the_leader_too() {
     let mut effects = Vec::new();
     let mut replica = waiting(&configuration, &configuration, &mut effects);
     let mut asked = BTreeSet::new();
-    for beat in 1..40 {
-        let now = Time(100_000_000 * beat);
+    for round in 1..40 {
+        let now = Time(100_000_000 * round);
         let heartbeat = Heartbeat {
             ballot: Ballot::new(5, 7),
-            beat: Beat(beat),
+            round: HeartbeatRound(round),
             decided_upto: Instance(40),
             held_upto: Instance(40),
             released: None,
             lease: std::time::Duration::ZERO,
-            rest: std::time::Duration::ZERO,
+            quiesce: std::time::Duration::ZERO,
         };
         replica.step(now, Input::Peer { from: ReplicaId(7), message: heartbeat.into() }, &mut effects);
         replica.step(now, Input::Tick, &mut effects);
@@ -295,16 +295,16 @@ fn one_that_waits_does_not_hold_what_it_cannot_execute() {
     let mut effects = Vec::new();
     let mut replica = waiting(&first, &later, &mut effects);
     let (mut held, mut asked) = (BTreeSet::new(), BTreeSet::new());
-    for beat in 1..40 {
-        let now = Time(100_000_000 * beat);
+    for round in 1..40 {
+        let now = Time(100_000_000 * round);
         let heartbeat = Heartbeat {
             ballot: Ballot::new(5, 2),
-            beat: Beat(beat),
+            round: HeartbeatRound(round),
             decided_upto: Instance(14),
             held_upto: Instance(10),
             released: None,
             lease: std::time::Duration::ZERO,
-            rest: std::time::Duration::ZERO,
+            quiesce: std::time::Duration::ZERO,
         };
         replica.step(now, Input::Peer { from: ReplicaId(2), message: heartbeat.into() }, &mut effects);
         replica.step(now, Input::Tick, &mut effects);
@@ -482,7 +482,7 @@ fn what_is_decided_below_a_join_that_was_taken_back_runs() {
     // Another leader decides something else at the first, and has nothing behind it.
     assert_eq!(executor.accepted(first, batch(put(session, 8, "c")), &mut answers), Some(first));
     executor.decided_upto(first, &mut answers);
-    assert_eq!((executor.decided(), executor.tip(), executor.is_stalled()), (first, first, false));
+    assert_eq!((executor.decided(), executor.last_executed(), executor.is_stalled()), (first, first, false));
 }
 
 /// Each planted bug makes the test of its rule fail, in a process of its own (hazards.md 6).

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coppice_ordering::autopilot::{Account, Controller, Costs, Limits, Measured, Tuning};
+use coppice_ordering::tuning::{Account, Controller, Costs, Limits, Measurement, Tuning};
 use coppice_ordering::{
     Config, Configuration, Counters, Effect, Input, Instance, Lsn, Message, Paxos, ReplicaId, Settings, Time,
 };
@@ -28,7 +28,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 
 /// What things take on a core.
 #[derive(Clone, Copy, Debug)]
-pub struct Spent {
+pub struct CpuTime {
     /// A turn of a thread, however little there is to do.
     pub turn: Duration,
     /// A message between replicas, sent or received.
@@ -50,7 +50,7 @@ pub struct Scene {
     pub size: usize,
     /// Each has one command under way.
     pub clients: usize,
-    pub spent: Spent,
+    pub spent: CpuTime,
     /// That all processes share; none: each has its own.
     pub cores: Option<usize>,
 }
@@ -118,12 +118,12 @@ pub struct World {
     pub answered: u64,
     /// Others keep the machine busy all the time.
     pub foreign: bool,
-    pub pilot: Option<Pilot>,
+    pub tuner: Option<Tuner>,
     pub trace: bool,
 }
 
 /// What a node has for each group that it leads.
-pub struct Pilot {
+pub struct Tuner {
     pub controller: Controller,
     costs: Costs,
     machine: Costs,
@@ -167,7 +167,7 @@ impl World {
             lost: false,
             answered: 0,
             foreign: false,
-            pilot: None,
+            tuner: None,
             trace: std::env::var("TRACE").is_ok(),
         };
         for node in 0..NODES {
@@ -203,7 +203,7 @@ impl World {
 
     pub fn fly(&mut self, limits: Limits) {
         self.put(&Tuning::first(&limits));
-        self.pilot = Some(Pilot {
+        self.tuner = Some(Tuner {
             controller: Controller::new(limits),
             costs: Costs::default(),
             machine: Costs::default(),
@@ -222,7 +222,7 @@ impl World {
         self.replicas[0].set_settings(settings);
     }
 
-    /// As settings that nobody tunes: only an idle pipe takes what there is.
+    /// As settings that nobody tunes: only an idle leader takes what there is.
     pub fn fix(&mut self, tuning: &Tuning) {
         self.put(tuning);
         let settings = Settings { eager_window: 1, ..self.replicas[0].settings().clone() };
@@ -230,7 +230,7 @@ impl World {
     }
 
     pub fn chosen(&self) -> &[(Time, Tuning)] {
-        self.pilot.as_ref().map_or(&[], |pilot| &pilot.chosen)
+        self.tuner.as_ref().map_or(&[], |tuner| &tuner.chosen)
     }
 
     pub fn settings(&self) -> Tuning {
@@ -467,33 +467,33 @@ impl World {
         }
     }
 
-    /// As a node does it: server/src/shard/pilot.rs.
+    /// As a node does it: server/src/shard/tuning.rs.
     fn sample(&mut self) {
         let (now, busy, all, flushes) =
             (self.replicas[0].counters().clone(), self.processes[0].busy, self.all_busy(), self.disks[0].flushes);
         let (in_force, round_trip) = (self.settings(), self.replicas[0].round_trip());
         let cores = self.scene.cores.unwrap_or(NODES + 1) as u32;
         let foreign = self.foreign;
-        let Some(pilot) = &mut self.pilot else { return };
-        let before = std::mem::replace(&mut pilot.before, now.clone());
+        let Some(tuner) = &mut self.tuner else { return };
+        let before = std::mem::replace(&mut tuner.before, now.clone());
         let seconds = INTERVAL.as_secs_f64();
         let (busy, machine) = (
-            busy.saturating_sub(std::mem::replace(&mut pilot.busy, busy)),
-            all.saturating_sub(std::mem::replace(&mut pilot.all_busy, all)) / cores,
+            busy.saturating_sub(std::mem::replace(&mut tuner.busy, busy)),
+            all.saturating_sub(std::mem::replace(&mut tuner.all_busy, all)) / cores,
         );
         let machine = if foreign { INTERVAL } else { machine };
-        let flushed = flushes - std::mem::replace(&mut pilot.flushes, flushes);
+        let flushed = flushes - std::mem::replace(&mut tuner.flushes, flushes);
         let since = |of: fn(&Counters) -> u64| of(&now) - of(&before);
         let (batches, commands, bytes) =
             (since(|c| c.instances_decided), since(|c| c.commands_decided), since(|c| c.bytes_decided));
         let done = [batches as f64, commands as f64, bytes as f64, 20.0];
-        pilot.costs.learn(done, busy);
-        pilot.machine.learn(done, machine);
+        tuner.costs.learn(done, busy);
+        tuner.machine.learn(done, machine);
         let samples = since(|c| c.instance_latency_samples);
         let machine_first = machine > busy && busy >= INTERVAL.mul_f64(0.15);
-        let costs = if machine_first { &pilot.machine } else { &pilot.costs };
+        let costs = if machine_first { &tuner.machine } else { &tuner.costs };
         let flush = self.scene.spent.flush;
-        let measured = Measured {
+        let measured = Measurement {
             interval: INTERVAL,
             replicas: NODES as u32,
             batches,
@@ -511,8 +511,8 @@ impl World {
             share: if commands > 0 { 1.0 } else { 0.0 },
             in_force: Some(in_force),
         };
-        let told = pilot.controller.step(&measured);
-        pilot.accounts.push(pilot.controller.account());
+        let told = tuner.controller.step(&measured);
+        tuner.accounts.push(tuner.controller.account());
         if self.trace {
             eprintln!(
                 "{} {commands:>6} in {batches:>5} window {:>5.1} took {:>7.2?} rtt {:>7.2?} cpu {:.2} disk {:.2} \
@@ -530,12 +530,12 @@ impl World {
             );
         }
         if let Some(tuning) = told {
-            pilot.chosen.push((self.now, tuning));
+            tuner.chosen.push((self.now, tuning));
             self.put(&tuning);
         }
     }
 }
 
-fn bytes(spent: &Spent, bytes: usize) -> Duration {
+fn bytes(spent: &CpuTime, bytes: usize) -> Duration {
     Duration::from_nanos((spent.byte_ns * bytes as f64) as u64)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use coppice_client::wire::{BatchAndWindow, Bottleneck, GroupTuning, PartitionId, TuningAccount};
 use coppice_core::settings::ClusterSettings;
 use coppice_core::sizes;
-use coppice_ordering::autopilot::{Account, Controller, Costs, Limits, Measured, Resource, StageCost, Tuning};
+use coppice_ordering::tuning::{Account, Controller, Costs, Limits, Measurement, Resource, StageCost, Tuning};
 use coppice_ordering::{Counters, Time};
 
 use super::{Group, Observed, Shard};
@@ -17,7 +17,7 @@ use crate::metrics::{Partition, Tuned as Value};
 
 /// Measures one thread.
 #[derive(Debug)]
-pub(super) struct Pilot {
+pub(super) struct Tuner {
     /// Whether groups get what their controllers advise; if not, they are measured all the same.
     on: bool,
     /// Within which its groups are tuned.
@@ -60,11 +60,11 @@ const SHARED_MIN: f64 = 0.15;
 /// A stage that was less busy than this share of an interval did too little to tell what anything costs.
 const BUSY_MIN: f64 = 0.01;
 
-impl Pilot {
-    pub(super) fn new() -> Pilot {
+impl Tuner {
+    pub(super) fn new() -> Tuner {
         let batch_header_bytes = sizes::of_commands(16, 1).map_or(0.0, |sizes| sizes.batch_header);
         let limits = limits(&ClusterSettings::default());
-        Pilot {
+        Tuner {
             on: false,
             limits,
             thread: Costs::default(),
@@ -124,13 +124,13 @@ fn since(now: &Counters, before: &Counters, of: fn(&Counters) -> u64) -> u64 {
 impl Shard {
     /// Tunes by these settings from now on. The groups have just been given the fixed ones.
     pub(crate) fn set_tuning(&mut self, settings: &ClusterSettings) {
-        (self.pilot.on, self.pilot.limits) = (settings.auto_tuning, limits(settings));
+        (self.tuner.on, self.tuner.limits) = (settings.auto_tuning, limits(settings));
         for (id, observed) in &mut self.observed {
             let Some(group) = self.worker.groups_mut().get_mut(id) else { continue };
             let Some(tuned) = &mut observed.tuned else { continue };
-            tuned.controller.set_limits(self.pilot.limits);
-            if self.pilot.on {
-                let tuning = tuned.controller.tuning().unwrap_or(Tuning::first(&self.pilot.limits));
+            tuned.controller.set_limits(self.tuner.limits);
+            if self.tuner.on {
+                let tuning = tuned.controller.tuning().unwrap_or(Tuning::first(&self.tuner.limits));
                 apply(group, &tuning);
             }
         }
@@ -138,11 +138,11 @@ impl Shard {
 
     /// Twice a second: what the interval came to, for every group that this thread leads. `all`: flushes so far.
     pub(crate) fn fly(&mut self, all: Flushes) {
-        let limits = self.pilot.limits;
+        let limits = self.tuner.limits;
         let now = self.now();
         let awake = tokio::runtime::Handle::current().metrics().worker_total_busy_duration(0);
         let busy = awake.saturating_sub(self.idle.looked());
-        let Some((at, busy_before, before)) = self.pilot.last.replace((now, busy, all)) else { return };
+        let Some((at, busy_before, before)) = self.tuner.last.replace((now, busy, all)) else { return };
         let flushes =
             Flushes { count: all.count.saturating_sub(before.count), took: all.took.saturating_sub(before.took) };
         let (interval, busy) = (now.since(at), busy.saturating_sub(busy_before));
@@ -154,25 +154,25 @@ impl Shard {
             let Some(observed) = self.observed.get_mut(&id) else { continue };
             if let Some(of_group) = measure(group, observed, limits, interval) {
                 measured.push((id, of_group));
-            } else if self.pilot.on && observed.tuned.is_some() {
+            } else if self.tuner.on && observed.tuned.is_some() {
                 // It has just begun to lead.
                 apply(group, &Tuning::first(&limits));
             }
         }
-        let total = |of: fn(&Measured) -> u64| measured.iter().map(|(_, measured)| of(measured)).sum::<u64>();
+        let total = |of: fn(&Measurement) -> u64| measured.iter().map(|(_, measured)| of(measured)).sum::<u64>();
         let (batches, commands, bytes) = (total(|m| m.batches), total(|m| m.commands), total(|m| m.bytes));
         let all_others = self.worker.counters().other_steps;
-        let others = all_others - std::mem::replace(&mut self.pilot.others, all_others);
+        let others = all_others - std::mem::replace(&mut self.tuner.others, all_others);
         let share_busy = busy.as_secs_f64() / interval.as_secs_f64();
         let all_looked = self.shared.looked_so_far();
-        let looked = all_looked.saturating_sub(std::mem::replace(&mut self.pilot.looked, all_looked));
-        let machine = self.pilot.cores.busy(looked.as_secs_f64() / interval.as_secs_f64()).unwrap_or(0.0);
+        let looked = all_looked.saturating_sub(std::mem::replace(&mut self.tuner.looked, all_looked));
+        let machine = self.tuner.cores.busy(looked.as_secs_f64() / interval.as_secs_f64()).unwrap_or(0.0);
         let done = [batches as f64, commands as f64, bytes as f64, others as f64];
-        let (cost, cpu_busy) = self.pilot.learn(done, interval, share_busy, machine);
-        let header = self.pilot.batch_header_bytes;
+        let (cost, cpu_busy) = self.tuner.learn(done, interval, share_busy, machine);
+        let header = self.tuner.batch_header_bytes;
         let flush = (flushes.count > 0).then(|| flushes.took / u32::try_from(flushes.count).unwrap_or(u32::MAX));
         for (id, of_group) in &mut measured {
-            let measured = Measured {
+            let measured = Measurement {
                 batch_header_bytes: header,
                 flush,
                 batches_per_flush: batches as f64 / flushes.count.max(1) as f64,
@@ -200,12 +200,12 @@ impl Shard {
         tuning.collect()
     }
 
-    fn tune(&mut self, id: PartitionId, measured: &Measured) {
+    fn tune(&mut self, id: PartitionId, measured: &Measurement) {
         let Some(group) = self.worker.groups_mut().get_mut(&id) else { return };
         let Some(Observed { tuned: Some(tuned), metrics, .. }) = self.observed.get_mut(&id) else { return };
         let advised = tuned.controller.step(measured);
         publish(tuned, metrics, measured);
-        let Some(tuning) = advised.filter(|_| self.pilot.on) else { return };
+        let Some(tuning) = advised.filter(|_| self.tuner.on) else { return };
         if let Some(Account { choice, bottleneck, command_bytes, cost, round_trip_ms, flush_ms, .. }) =
             tuned.controller.account()
         {
@@ -251,7 +251,7 @@ fn account(account: &Account) -> TuningAccount {
     }
 }
 
-fn publish(tuned: &Tuned, metrics: &Partition, measured: &Measured) {
+fn publish(tuned: &Tuned, metrics: &Partition, measured: &Measurement) {
     let batch_bytes = measured.bytes as f64 / measured.batches.max(1) as f64;
     let account = tuned.controller.account();
     metrics.publish_tuning(account.map(|account| {
@@ -275,7 +275,7 @@ fn apply(group: &mut Group, tuning: &Tuning) {
 }
 
 /// What a led group did since the last interval; none: it does not lead, or has led for less than one.
-fn measure(group: &Group, observed: &mut Observed, limits: Limits, interval: Duration) -> Option<Measured> {
+fn measure(group: &Group, observed: &mut Observed, limits: Limits, interval: Duration) -> Option<Measurement> {
     if !group.replica.is_leading() {
         if observed.tuned.take().is_some() {
             observed.metrics.publish_tuning(None::<fn(Value) -> f64>);
@@ -292,7 +292,7 @@ fn measure(group: &Group, observed: &mut Observed, limits: Limits, interval: Dur
     let samples = since(&now, &before, |counters| counters.instance_latency_samples);
     let latency_ns = since(&now, &before, |counters| counters.instance_latency_ns);
     let window_ns = since(&now, &before, |counters| counters.window_instance_ns);
-    Some(Measured {
+    Some(Measurement {
         interval,
         replicas: paxos.configuration().0.voters.len() as u32,
         batches: since(&now, &before, |counters| counters.instances_decided),
@@ -302,7 +302,7 @@ fn measure(group: &Group, observed: &mut Observed, limits: Limits, interval: Dur
         instance: (samples > 0).then(|| Duration::from_nanos(latency_ns / samples)),
         round_trip: paxos.round_trip(),
         in_force: Some(Tuning::of(paxos.settings())),
-        ..Measured::default()
+        ..Measurement::default()
     })
 }
 
@@ -312,15 +312,15 @@ mod tests {
 
     #[test]
     fn what_keeps_the_cores_busy_beside_an_idle_group_is_not_its_price() {
-        let mut pilot = Pilot::new();
+        let mut tuner = Tuner::new();
         let interval = Duration::from_millis(500);
         // Seen beside compilers: a few commands, and before long every one of them cost milliseconds.
         for _ in 0..20 {
-            pilot.learn([4.0, 4.0, 4e3, 20.0], interval, 0.02, 1.0);
+            tuner.learn([4.0, 4.0, 4e3, 20.0], interval, 0.02, 1.0);
         }
         let (load, mut cost) = ([600.0, 30e3, 30e6, 20.0], StageCost::default());
         for _ in 0..10 {
-            cost = pilot.learn(load, interval, 0.4, 0.9).0;
+            cost = tuner.learn(load, interval, 0.4, 0.9).0;
         }
         let instance = cost.per_batch_ms + 50.0 * (cost.per_command_ms + 1e3 * cost.per_byte_ms);
         let spent = 0.9 * 500.0 / 600.0;

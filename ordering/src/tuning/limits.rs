@@ -1,6 +1,6 @@
 //! Limits at work: what of a choice a group may be told (papers.md A14; hazards.md PX17).
 
-use super::climb::Point;
+use super::hill_climb::Point;
 use super::model::{Choice, Link, Model};
 use super::terms::{Limits, Tuning};
 use crate::settings::WINDOW_MAX;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::terms::{Measured, StageCost};
+use super::terms::{Measurement, StageCost};
 
 /// The smoothed inputs of the model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,12 +27,12 @@ pub(super) const ANOTHER_WORLD: f64 = 2.0;
 pub(super) const WAY_MS_MIN: f64 = 20.0;
 
 /// Payload that came through, in bytes per millisecond.
-pub(super) fn rate(measured: &Measured) -> f64 {
+pub(super) fn rate(measured: &Measurement) -> f64 {
     measured.bytes as f64 / (measured.interval.as_secs_f64() * 1e3)
 }
 
 /// Two intervals, one after the other, as one.
-pub(super) fn together(before: &Measured, after: &Measured) -> Measured {
+pub(super) fn together(before: &Measurement, after: &Measurement) -> Measurement {
     let (a, b) = (before.interval.as_secs_f64(), after.interval.as_secs_f64());
     let mean = |x: f64, y: f64| (x * a + y * b) / (a + b);
     let batches = before.batches.saturating_add(after.batches);
@@ -45,7 +45,7 @@ pub(super) fn together(before: &Measured, after: &Measured) -> Measured {
     };
     // An interval without a command says nothing about whose commands there are.
     let share = if after.commands > 0 || before.commands == 0 { after.share } else { before.share };
-    Measured {
+    Measurement {
         share,
         interval: before.interval.saturating_add(after.interval),
         batches,

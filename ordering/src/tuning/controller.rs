@@ -2,21 +2,21 @@
 //!
 //! It hears of one interval after another and answers with a new setting when the measured world is another one: an
 //! input that has moved by a fifth since the setting was chosen. What is less is noise, and moves nothing. Under
-//! saturation what the model advises must prove itself, and other settings are tried (`climb.rs`). Settings never
+//! saturation what the model advises must prove itself, and other settings are tried (`hill_climb.rs`). Settings never
 //! leave their [`Limits`], whatever was measured.
 
 mod learned;
 
 use std::time::Duration;
 
-use learned::Way;
+use learned::PathBelief;
 
-use super::climb::{Climb, Point, Seen};
 use super::fit::Fit;
+use super::hill_climb::{HillClimb, Point, SaturatedInterval};
 use super::inputs::{ANOTHER_WORLD, Inputs, MOVED, WAY_MS_MIN, another_world, far, moved, rate, together};
 use super::limits::whole;
 use super::model::{Choice, Disk, Link, Model, Network, Sizes};
-use super::terms::{Account, Limits, Measured, StageCost, Tuning};
+use super::terms::{Account, Limits, Measurement, StageCost, Tuning};
 
 /// Tunes one group. Its state is a few numbers; it is born with a leadership and dies with it.
 #[derive(Clone, Debug)]
@@ -29,12 +29,12 @@ pub struct Controller {
     reached: f64,
     /// What the model advised last, and for what.
     chosen: Option<(Inputs, Choice)>,
-    climb: Option<Climb>,
+    climb: Option<HillClimb>,
     /// What the group was told last.
     told: Option<Tuning>,
     /// Intervals with too little in them, together.
-    gathered: Option<Measured>,
-    way: Way,
+    gathered: Option<Measurement>,
+    way: PathBelief,
     /// What came through under saturation, of what the model predicts: others run on the same cores, a disk stalls.
     comes_true: f64,
     /// Much more came through in the last interval than the model thought possible. What the first seconds of a node
@@ -46,9 +46,9 @@ pub struct Controller {
     link_off: bool,
     /// Intervals until the queue may be let run empty for no other reason than that the way seems longer.
     drain_rest: u32,
-    last: Option<Measured>,
+    last: Option<Measurement>,
     /// The last interval that had enough in it to tell what batches are like.
-    telling: Option<Measured>,
+    telling: Option<Measurement>,
 }
 
 /// A window is too narrow if the model asks for so much more.
@@ -89,7 +89,7 @@ impl Controller {
             climb: None,
             told: None,
             gathered: None,
-            way: Way::Believed,
+            way: PathBelief::Believed,
             comes_true: 1.0,
             refuted: false,
             unheard: false,
@@ -109,13 +109,13 @@ impl Controller {
     }
 
     /// Takes an interval in. Returns what the group is to be told, if that is something new.
-    pub fn step(&mut self, measured: &Measured) -> Option<Tuning> {
+    pub fn step(&mut self, measured: &Measurement) -> Option<Tuning> {
         let before = self.last.replace(*measured);
         // What a wider window had under way comes through in the first interval of a narrower one.
         let changed = before.is_some_and(|before| before.in_force != measured.in_force);
         let Some(measured) = self.gather(measured) else { return self.relieve() };
         self.telling = Some(measured);
-        let drained = std::mem::take(&mut self.way) == Way::Drained;
+        let drained = std::mem::take(&mut self.way) == PathBelief::Drained;
         if drained && let Some(climb) = &mut self.climb {
             climb.disturbed();
         }
@@ -123,7 +123,7 @@ impl Controller {
         let inputs = self.smooth(&measured, drained)?;
         if before.is_some_and(|before| another_world(&before, &inputs)) {
             self.forget(&measured);
-        } else if self.way == Way::Believed && !drained {
+        } else if self.way == PathBelief::Believed && !drained {
             self.learn_latency(&measured, &inputs);
             self.learn_link(&measured);
         }
@@ -131,7 +131,7 @@ impl Controller {
         let model = self.model(&inputs);
         let tells = self.tells(&measured);
         self.doubt(&model, &measured, changed);
-        if tells && self.way == Way::Believed && !drained {
+        if tells && self.way == PathBelief::Believed && !drained {
             self.learn_error(&model, &measured);
         }
         self.advise(&inputs, &model, tells, &measured);
@@ -140,7 +140,7 @@ impl Controller {
     }
 
     /// Whether much more came through than the model thinks possible. Then nothing that it has advised is tried.
-    fn doubt(&mut self, model: &Model, measured: &Measured, changed: bool) {
+    fn doubt(&mut self, model: &Model, measured: &Measurement, changed: bool) {
         let Some(now) = measured.in_force.filter(|_| !changed) else { return };
         let k = (measured.commands as f64 / measured.batches as f64).max(1.0);
         let predicted = model.throughput_of(k, now.window, measured.share);
@@ -189,7 +189,7 @@ impl Controller {
 
     /// Intervals until they have enough in them. Who does nothing, or next to nothing, waits for nothing: the settings
     /// are good enough as they are. Who waits most of the time and gets little is not to be left alone with that.
-    fn gather(&mut self, measured: &Measured) -> Option<Measured> {
+    fn gather(&mut self, measured: &Measurement) -> Option<Measurement> {
         if measured.interval.is_zero() {
             return None;
         }
@@ -213,7 +213,7 @@ impl Controller {
 
     /// Nothing at all comes through: whatever the reason is, less under way is no worse.
     fn relieve(&mut self) -> Option<Tuning> {
-        let stalled = |all: &Measured| all.batches == 0 && all.interval >= GATHER_MAX;
+        let stalled = |all: &Measurement| all.batches == 0 && all.interval >= GATHER_MAX;
         self.gathered.take_if(|all| stalled(all))?;
         let inputs = self.inputs?;
         self.reached /= 2.0;
@@ -222,7 +222,7 @@ impl Controller {
     }
 
     /// Another load or another link.
-    fn forget(&mut self, measured: &Measured) {
+    fn forget(&mut self, measured: &Measurement) {
         self.alone = Fit::new(ALONE_HALF_LIFE);
         self.reached = rate(measured);
         if let Some(inputs) = &mut self.inputs {
@@ -235,7 +235,7 @@ impl Controller {
     }
 
     /// Asks the model, if it has other inputs than when it was asked last.
-    fn advise(&mut self, inputs: &Inputs, model: &Model, tells: bool, measured: &Measured) {
+    fn advise(&mut self, inputs: &Inputs, model: &Model, tells: bool, measured: &Measurement) {
         let choice = self.limits.choose(model);
         let point = Point { batch_bytes: whole(choice.batch_bytes), window: choice.window };
         if let (Some((before, old)), Some(climb)) = (&self.chosen, &self.climb) {
@@ -256,52 +256,52 @@ impl Controller {
         let overruled = self.told.is_some() && !self.obeyed(measured);
         let at_once = !tells && (measured.in_force.is_none() || overruled || one_of_many);
         if let (None, Some(now), false) = (&self.climb, measured.in_force, at_once) {
-            self.climb = Some(Climb::new(Point { batch_bytes: now.batch_bytes_max, window: now.window }));
+            self.climb = Some(HillClimb::new(Point { batch_bytes: now.batch_bytes_max, window: now.window }));
         }
         self.unheard = self.refuted && !at_once;
         match &mut self.climb {
             Some(_) if self.unheard => {}
             Some(climb) => climb.advise(point, at_once),
-            None => self.climb = Some(Climb::new(point)),
+            None => self.climb = Some(HillClimb::new(point)),
         }
     }
 
     /// Whether the group runs with what it was told. It does not before it was told something, or where somebody else
     /// has a word in it.
-    fn obeyed(&self, measured: &Measured) -> bool {
+    fn obeyed(&self, measured: &Measurement) -> bool {
         measured.in_force.is_none_or(|in_force| self.told == Some(in_force))
     }
 
-    /// Whether what comes through tells how good the setting is: something is as busy as it can be, the pipe is full,
+    /// Whether what comes through tells how good the setting is: something is as busy as it can be, the window is full,
     /// or there is hardly a moment without something under way and the stage has much to do.
-    fn tells(&self, measured: &Measured) -> bool {
+    fn tells(&self, measured: &Measurement) -> bool {
         let saturated =
-            measured.cpu_busy >= SATURATED || measured.disk_busy >= SATURATED || self.pipe_is_full(measured);
+            measured.cpu_busy >= SATURATED || measured.disk_busy >= SATURATED || self.window_is_full(measured);
         let loaded = measured.window >= LOADED_WINDOW && measured.cpu_busy >= LOADED;
         (saturated || loaded) && self.obeyed(measured) && measured.share >= SHARE_MIN
     }
 
     /// Whether a stage is what everything waits for.
-    fn is_busy(&self, measured: &Measured) -> bool {
+    fn is_busy(&self, measured: &Measurement) -> bool {
         let long = self.inputs.is_none_or(|inputs| inputs.round_trip_ms >= WAY_MS_MIN);
         let least = if long { BUSY.0 } else { BUSY.1 };
         measured.cpu_busy >= least || measured.disk_busy >= least
     }
 
-    fn try_out(&mut self, model: &Model, tells: bool, measured: &Measured) {
+    fn try_out(&mut self, model: &Model, tells: bool, measured: &Measurement) {
         let busy = self.is_busy(measured);
-        let seen = Seen {
+        let seen = SaturatedInterval {
             rate: commands_rate(measured),
             batches: measured.batches as f64,
             batch_bytes: measured.bytes as f64 / measured.batches as f64,
             window: measured.window,
-            on_the_way: !busy && self.pipe_is_full(measured),
+            on_the_way: !busy && self.window_is_full(measured),
             holds: rate(measured) * model.link.latency_ms * 2.0,
         };
         let (limits, reached, obeyed) = (self.limits, self.reached, self.obeyed(measured));
         let Some(climb) = &mut self.climb else { return };
         let tells = (tells || climb.tries() && obeyed) && seen.rate.is_finite() && seen.window.is_finite();
-        if self.way == Way::Drained {
+        if self.way == PathBelief::Drained {
             return;
         }
         if !tells {
@@ -313,7 +313,7 @@ impl Controller {
     fn tell(&mut self, model: &Model, inputs: &Inputs) -> Option<Tuning> {
         let climb = self.climb.as_ref()?;
         let mut tuning = self.limits.bound(model, climb.point(), self.reached);
-        if self.way == Way::Drained {
+        if self.way == PathBelief::Drained {
             let holds = DRAINED * inputs.link.min(self.reached) * inputs.round_trip_ms;
             tuning.window_bytes_max = whole(holds).clamp(self.limits.window_bytes.0.max(1), tuning.window_bytes_max);
         } else if let Some(told) = self.told.filter(|told| {
@@ -326,7 +326,7 @@ impl Controller {
     }
 
     /// Takes the interval's averages into the smoothed inputs; none until costs are known.
-    fn smooth(&mut self, measured: &Measured, drained: bool) -> Option<Inputs> {
+    fn smooth(&mut self, measured: &Measurement, drained: bool) -> Option<Inputs> {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let cost = measured.cost.filter(StageCost::is_possible).or(self.inputs.map(|inputs| inputs.cost))?;
         let before = self.inputs;
@@ -388,6 +388,6 @@ impl Controller {
 }
 
 /// Commands per millisecond.
-fn commands_rate(measured: &Measured) -> f64 {
+fn commands_rate(measured: &Measurement) -> f64 {
     measured.commands as f64 / (measured.interval.as_secs_f64() * 1e3)
 }

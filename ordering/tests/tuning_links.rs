@@ -1,19 +1,19 @@
 //! The autopilot over emulated links in virtual time, with real replicas: what it chooses against the best of a grid
 //! of fixed settings, from a cold start, after changes, and for long (papers.md A13 to A15).
 
-mod pilot;
 #[cfg(feature = "mutants")]
 mod planted;
+mod tuned_group;
 
 use std::time::Duration;
 
 use coppice_ordering::Settings;
-use coppice_ordering::autopilot::{Account, Limits, Tuning};
-use pilot::link::Shape;
-use pilot::{Scene, Spent, World};
+use coppice_ordering::tuning::{Account, Limits, Tuning};
+use tuned_group::link::Shape;
+use tuned_group::{CpuTime, Scene, World};
 
 /// About what our nodes spend.
-const SPENT: Spent = Spent {
+const SPENT: CpuTime = CpuTime {
     turn: Duration::from_micros(25),
     message: Duration::from_micros(10),
     command: Duration::from_micros(8),
@@ -117,9 +117,9 @@ fn what_is_predicted_over_a_slow_link_is_what_is_measured() {
         let mut world = flown(scene);
         world.set(scene);
         world.run(SETTLE);
-        let known = world.pilot.as_ref().map_or(0, |pilot| pilot.accounts.len());
+        let known = world.tuner.as_ref().map_or(0, |tuner| tuner.accounts.len());
         let got = world.run(20 * SECOND);
-        let accounts = world.pilot.as_ref().map(|pilot| &pilot.accounts[known..]).expect("it flies");
+        let accounts = world.tuner.as_ref().map(|tuner| &tuner.accounts[known..]).expect("it flies");
         let off = |account: &Option<Account>| {
             account.map_or(f64::INFINITY, |account| (account.predicted_throughput / got - 1.0).abs())
         };
@@ -206,6 +206,6 @@ fn a_rule_that_is_gone_is_caught() {
         ("tuner_drains_always", "the_queue_of_a_link_is_not_taken_for_its_length_however_long_the_load_lasts"),
         ("tuner_believes_one_interval", "what_is_predicted_over_a_slow_link_is_what_is_measured"),
     ];
-    assert_eq!(coppice_ordering::mutants::AUTOPILOT_LINKS, directed.map(|(mutant, _)| mutant));
+    assert_eq!(coppice_ordering::mutants::TUNING_LINKS, directed.map(|(mutant, _)| mutant));
     planted::assert_caught(&directed);
 }

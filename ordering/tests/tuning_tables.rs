@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use coppice_ordering::autopilot::{InstanceCost, Link, MessageCost, Model, Network, Resource, Sizes};
+use coppice_ordering::tuning::{InstanceCost, Link, MessageCost, Model, Network, Resource, Sizes};
 
 const TABLES: &str = include_str!("data/santos-schiper-model-tables.csv");
 const KIB: f64 = 1_024.0;
@@ -231,7 +231,7 @@ fn what_may_be_undecided_stays_below_every_collapse_of_the_paper() {
 
 #[test]
 fn a_disk_is_a_third_resource_and_its_flush_is_on_the_way() {
-    use coppice_ordering::autopilot::Disk;
+    use coppice_ordering::tuning::Disk;
     let memory = cluster(128.0, 0.05);
     let slow = Model { disk: Some(Disk { flush_ms: 10.0, batches_per_flush: 1.0, bytes_per_ms: 1e6 }), ..memory };
     assert_eq!((memory.bottleneck(8.0).0, slow.bottleneck(8.0).0), (Resource::Cpu, Resource::Disk));

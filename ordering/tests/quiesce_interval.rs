@@ -1,4 +1,4 @@
-//! Another `quiesce_heartbeat_interval` while groups rest: nobody loses its leader by that (protocol.md 1.3).
+//! Another `quiesce_heartbeat_interval` while groups are quiescent: nobody loses its leader by that (protocol.md 1.3).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -61,7 +61,7 @@ impl Group {
     }
 }
 
-/// Half of a rest after the last beat the interval becomes another one. Whether somebody leads all the time.
+/// Half of an interval after the last heartbeat the interval becomes another one. Whether somebody leads all the time.
 fn keeps_its_leader(from: Duration, to: Duration) -> bool {
     let mut group = Group::new(&Settings { quiesce_heartbeat_interval: from, ..Settings::default() });
     group.run(4 * from + from / 2 + Duration::from_secs(2));

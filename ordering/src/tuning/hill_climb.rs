@@ -17,14 +17,14 @@ impl Point {
 
 /// What a saturated group saw in an interval.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct SaturatedInterval {
     /// Commands per millisecond, and the batches that they came in.
     pub rate: f64,
     pub batches: f64,
     /// Bytes of a batch and instances under way, on average.
     pub batch_bytes: f64,
     pub window: f64,
-    /// No stage is busy, and the pipe is full: everything waits for the path, be it slow or long. Then less under way
+    /// No stage is busy, and the window is full: everything waits for the path, be it slow or long. Then less under way
     /// brings less or nothing. That more brings nothing is tried all the same: it costs nothing if that is true.
     pub on_the_way: bool,
     /// Bytes that have to be under way, whatever else there is, for as much as this to come through: each takes a round
@@ -32,7 +32,7 @@ pub(super) struct Seen {
     pub holds: f64,
 }
 
-impl Seen {
+impl SaturatedInterval {
     /// Whether the way alone makes a setting worse than what is seen.
     fn starves(&self, point: Point) -> bool {
         point.volume() < HOPELESS * self.holds
@@ -45,7 +45,7 @@ const LARGER: usize = 0;
 const WIDER: usize = 1;
 /// A setting is better if it brings so many times as much.
 const BETTER: f64 = 1.04;
-/// A narrower window is better with so much of it: batches that wait longer in front of the pipe are fuller, and what
+/// A narrower window is better with so much of it: batches that wait longer in front of the window are fuller, and what
 /// is under way is copied and kept. What the kept setting brings is the best of some seconds, the trial a mean.
 const NARROWER: f64 = 0.98;
 /// By this factor an interval that brings less lowers what the kept setting is believed to bring, at most.
@@ -92,7 +92,7 @@ struct Trial {
 
 /// The climb of one group.
 #[derive(Clone, Debug)]
-pub(super) struct Climb {
+pub(super) struct HillClimb {
     kept: Point,
     /// Commands per millisecond with `kept`.
     brings: Option<f64>,
@@ -118,12 +118,12 @@ pub(super) struct Climb {
     second: Option<usize>,
 }
 
-impl Climb {
-    pub fn new(kept: Point) -> Climb {
+impl HillClimb {
+    pub fn new(kept: Point) -> HillClimb {
         let (advised, heard, trial, brings) = (None, None, None, None);
         let (given_up, second) = (None, None);
         let (unsettled, next, fruitless, left, rest, rest_next, poor, waits) = (0, 0, 0, ROUND, 0, REST.0, 0, 0);
-        Climb {
+        HillClimb {
             kept,
             brings,
             trial,
@@ -149,14 +149,14 @@ impl Climb {
 
     /// The world is another one: what was found out holds no longer.
     pub fn forget(&mut self) {
-        *self = Climb::new(self.point());
+        *self = HillClimb::new(self.point());
         self.unsettled = 1;
     }
 
     /// The model advises this from now on. Tried as soon as that can be told; `at_once`: nothing could be told.
     pub fn advise(&mut self, point: Point, at_once: bool) {
         if at_once && self.trial.is_none() {
-            *self = Climb::new(point);
+            *self = HillClimb::new(point);
         } else {
             self.advised = Some(point);
         }
@@ -192,7 +192,7 @@ impl Climb {
     }
 
     /// Takes an interval of a saturated group in. `within` makes a setting that can be.
-    pub fn step(&mut self, seen: &Seen, within: impl Fn(Point) -> Point) {
+    pub fn step(&mut self, seen: &SaturatedInterval, within: impl Fn(Point) -> Point) {
         self.left = self.left.saturating_sub(1);
         if self.unsettled > 0 {
             self.unsettled -= 1;
@@ -205,11 +205,11 @@ impl Climb {
     }
 
     /// With the kept setting in force: how much that brings, and what to try next.
-    fn look(&mut self, seen: &Seen, within: impl Fn(Point) -> Point) {
+    fn look(&mut self, seen: &SaturatedInterval, within: impl Fn(Point) -> Point) {
         let poor = self.brings.is_some_and(|brings| seen.rate < FALLEN.0 * brings);
         self.poor = if poor { self.poor + 1 } else { 0 };
         if self.poor >= FALLEN.1 {
-            *self = Climb { brings: Some(seen.rate), advised: self.advised, ..Climb::new(self.kept) };
+            *self = HillClimb { brings: Some(seen.rate), advised: self.advised, ..HillClimb::new(self.kept) };
         }
         let rests = self.rest > 0;
         if rests {
@@ -262,7 +262,7 @@ impl Climb {
 
     /// Whether the kept setting brings another amount than it did, for a reason that may pass: then nothing can be
     /// compared with it. A move that was given up just before gets a second chance, but no third.
-    fn is_held_up(&mut self, seen: &Seen) -> bool {
+    fn is_held_up(&mut self, seen: &SaturatedInterval) -> bool {
         // Of a few large batches one more or less is a lot.
         let tells = seen.batches >= BATCHES;
         let stalled = tells && self.brings.is_some_and(|brings| seen.rate < STALLED * brings);
@@ -278,7 +278,7 @@ impl Climb {
         self.waits > 0
     }
 
-    fn judge(&mut self, mut trial: Trial, seen: &Seen, within: impl Fn(Point) -> Point) {
+    fn judge(&mut self, mut trial: Trial, seen: &SaturatedInterval, within: impl Fn(Point) -> Point) {
         let brings = self.brings.unwrap_or(0.0);
         trial.seen += 1;
         trial.batches += seen.batches;
@@ -346,7 +346,7 @@ impl Climb {
     }
 
     /// The kept setting, moved; none: that would change nothing.
-    fn moved(&self, by: usize, seen: &Seen, within: impl Fn(Point) -> Point) -> Option<Point> {
+    fn moved(&self, by: usize, seen: &SaturatedInterval, within: impl Fn(Point) -> Point) -> Option<Point> {
         let (batch, window) = MOVES[by];
         // Larger batches take a path longer, and a stage that is not busy does not need them.
         if seen.on_the_way && (window <= 0 || batch > 0) {
@@ -383,14 +383,18 @@ mod tests {
     const START: Point = Point { batch_bytes: 64 << 10, window: 8 };
 
     /// A busy group of full batches and a full window.
-    fn busy(climb: &Climb, rate: f64) -> Seen {
+    fn busy(climb: &HillClimb, rate: f64) -> SaturatedInterval {
         let Point { batch_bytes, window } = climb.point();
         let (batch_bytes, window) = (batch_bytes as f64, f64::from(window));
-        Seen { rate, batches: 100.0, batch_bytes, window, on_the_way: false, holds: 0.0 }
+        SaturatedInterval { rate, batches: 100.0, batch_bytes, window, on_the_way: false, holds: 0.0 }
     }
 
     /// Every setting that is tried in so many intervals.
-    fn tried(climb: &mut Climb, intervals: usize, mut seen: impl FnMut(&Climb) -> Seen) -> Vec<Point> {
+    fn tried(
+        climb: &mut HillClimb,
+        intervals: usize,
+        mut seen: impl FnMut(&HillClimb) -> SaturatedInterval,
+    ) -> Vec<Point> {
         let mut tried = Vec::new();
         for _ in 0..intervals {
             let seen = seen(climb);
@@ -402,51 +406,51 @@ mod tests {
         tried
     }
 
-    fn worse_elsewhere(climb: &Climb) -> f64 {
+    fn worse_elsewhere(climb: &HillClimb) -> f64 {
         if climb.tries() { 5.0 } else { 10.0 }
     }
 
     #[test]
     fn nothing_is_tried_that_the_way_alone_makes_worse() {
         let holds = START.volume() / 1.5;
-        let seen = |climb: &Climb| Seen { holds, ..busy(climb, worse_elsewhere(climb)) };
-        let mut climb = Climb::new(START);
+        let seen = |climb: &HillClimb| SaturatedInterval { holds, ..busy(climb, worse_elsewhere(climb)) };
+        let mut climb = HillClimb::new(START);
         climb.advise(Point { batch_bytes: 16 << 10, window: 4 }, false);
         let some = tried(&mut climb, 100, seen);
         assert!(!some.is_empty() && some.iter().all(|point| point.volume() >= HOPELESS * holds), "{some:?}");
-        let all = tried(&mut Climb::new(START), 100, |climb| Seen { holds: 0.0, ..seen(climb) });
+        let all = tried(&mut HillClimb::new(START), 100, |climb| SaturatedInterval { holds: 0.0, ..seen(climb) });
         assert!(all.iter().any(|point| point.volume() < HOPELESS * holds), "{all:?}");
     }
 
     #[test]
     fn what_waits_for_the_path_is_given_no_less_of_it_and_no_larger_batches() {
-        let seen = |climb: &Climb| Seen { on_the_way: true, ..busy(climb, worse_elsewhere(climb)) };
-        let mut climb = Climb::new(START);
+        let seen = |climb: &HillClimb| SaturatedInterval { on_the_way: true, ..busy(climb, worse_elsewhere(climb)) };
+        let mut climb = HillClimb::new(START);
         climb.advise(Point { batch_bytes: 16 << 10, window: 4 }, false);
         let some = tried(&mut climb, 100, seen);
         let fits = |point: &Point| point.volume() >= START.volume() && point.batch_bytes <= START.batch_bytes;
         assert!(!some.is_empty() && some.iter().all(fits), "{some:?}");
         // Advice waits until a stage is busy.
-        let then = tried(&mut climb, 4, |climb| Seen { on_the_way: false, ..seen(climb) });
+        let then = tried(&mut climb, 4, |climb| SaturatedInterval { on_the_way: false, ..seen(climb) });
         assert_eq!(then.first(), Some(&Point { batch_bytes: 16 << 10, window: 4 }));
     }
 
     #[test]
     fn a_trial_that_brings_half_ends_after_two_intervals_however_few_batches_came() {
-        let mut climb = Climb::new(START);
+        let mut climb = HillClimb::new(START);
         let mut tried = 0;
         for _ in 0..60 {
             tried = if climb.tries() { tried + 1 } else { 0 };
             // One in which what was under way is done, and two that are measured.
             assert!(tried <= 3, "{climb:?}");
-            let seen = Seen { batches: 6.0, ..busy(&climb, worse_elsewhere(&climb)) };
+            let seen = SaturatedInterval { batches: 6.0, ..busy(&climb, worse_elsewhere(&climb)) };
             climb.step(&seen, |point| point);
         }
     }
 
     #[test]
     fn a_window_that_brings_nothing_is_given_up() {
-        let mut climb = Climb::new(Point { window: 32, ..START });
+        let mut climb = HillClimb::new(Point { window: 32, ..START });
         // A window of four is all that it takes; noise of two percent, and no two trials alike.
         let mut noise = (0..400_u32).map(|n| 1.0 + 0.02 * (f64::from(n * 7 % 11) / 5.0 - 1.0));
         for _ in 0..200 {
@@ -459,7 +463,7 @@ mod tests {
 
     #[test]
     fn nothing_is_tried_while_a_load_is_getting_under_way() {
-        let mut climb = Climb::new(START);
+        let mut climb = HillClimb::new(START);
         for rate in [2.0, 4.0, 6.0, 8.0] {
             climb.step(&busy(&climb, rate), |point| point);
             assert!(!climb.tries(), "{climb:?}");
@@ -472,20 +476,20 @@ mod tests {
 
     #[test]
     fn what_never_settles_is_tried_all_the_same() {
-        let mut climb = Climb::new(START);
+        let mut climb = HillClimb::new(START);
         let mut rate = 1.0;
         let some = tried(&mut climb, 12, |_| {
             rate *= 1.2;
-            busy(&Climb::new(START), rate)
+            busy(&HillClimb::new(START), rate)
         });
         assert!(!some.is_empty(), "{climb:?}");
     }
 
     #[test]
     fn few_batches_become_more_before_they_become_larger_again() {
-        let mut climb = Climb::new(Point { window: 2, ..START });
+        let mut climb = HillClimb::new(Point { window: 2, ..START });
         // Larger batches bring a tenth each time, a wider window a fifth.
-        let brings = |climb: &Climb| {
+        let brings = |climb: &HillClimb| {
             let Point { batch_bytes, window } = climb.point();
             10.0 + (batch_bytes as f64 / START.batch_bytes as f64).log2() / 2.0 + if window > 2 { 2.0 } else { 0.0 }
         };
@@ -496,20 +500,21 @@ mod tests {
 
     #[test]
     fn larger_batches_are_tried_again_where_no_more_of_them_bring_more() {
-        let mut climb = Climb::new(Point { window: 2, ..START });
-        let brings = |climb: &Climb| 10.0 + 0.8 * (climb.point().batch_bytes as f64 / START.batch_bytes as f64).log2();
+        let mut climb = HillClimb::new(Point { window: 2, ..START });
+        let brings =
+            |climb: &HillClimb| 10.0 + 0.8 * (climb.point().batch_bytes as f64 / START.batch_bytes as f64).log2();
         tried(&mut climb, 30, |climb| busy(climb, brings(climb)));
         assert!(climb.kept.batch_bytes >= 1 << 20, "{climb:?}");
     }
 
     /// Larger batches bring a tenth more, but for the intervals in which everything is held up.
-    fn larger_are_better(climb: &Climb) -> f64 {
+    fn larger_are_better(climb: &HillClimb) -> f64 {
         if climb.point().batch_bytes > START.batch_bytes { 11.0 } else { 10.0 }
     }
 
     #[test]
     fn what_met_a_stall_is_tried_once_more() {
-        let mut climb = Climb::new(START);
+        let mut climb = HillClimb::new(START);
         let first = tried(&mut climb, 3, |climb| busy(climb, 10.0));
         tried(&mut climb, 5, |climb| busy(climb, 0.5 * larger_are_better(climb)));
         assert_eq!(climb.kept, START, "{climb:?}");
@@ -520,7 +525,7 @@ mod tests {
 
     #[test]
     fn what_met_a_stall_and_brings_no_more_is_not_kept_for_it() {
-        let mut climb = Climb::new(START);
+        let mut climb = HillClimb::new(START);
         tried(&mut climb, 3, |climb| busy(climb, 10.0));
         tried(&mut climb, 5, |climb| busy(climb, 5.0));
         tried(&mut climb, 8, |climb| busy(climb, 10.0));
@@ -529,7 +534,7 @@ mod tests {
 
     #[test]
     fn what_met_a_stall_twice_is_not_tried_a_third_time() {
-        let mut climb = Climb::new(START);
+        let mut climb = HillClimb::new(START);
         let first = tried(&mut climb, 3, |climb| busy(climb, 10.0))[0];
         let mut times = 1;
         for _ in 0..24 {
@@ -544,7 +549,7 @@ mod tests {
 
     #[test]
     fn who_brings_far_less_than_before_tries_again_at_once() {
-        let mut climb = Climb::new(START);
+        let mut climb = HillClimb::new(START);
         tried(&mut climb, 64, |climb| busy(climb, worse_elsewhere(climb)));
         assert!(tried(&mut climb, 20, |climb| busy(climb, 9.5)).is_empty(), "it rests: {climb:?}");
         assert!(!tried(&mut climb, 8, |climb| busy(climb, 0.5 * worse_elsewhere(climb))).is_empty(), "{climb:?}");

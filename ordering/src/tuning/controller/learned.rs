@@ -1,10 +1,10 @@
 //! What a controller takes from an interval: how long and how wide the path is, what an instance takes alone, and how
 //! far the model is off (papers.md A14, A16).
 
-use super::super::climb::Climb;
+use super::super::hill_climb::HillClimb;
 use super::super::inputs::{Inputs, MOVED, far, rate};
 use super::super::model::{InstanceCost, Model, Resource};
-use super::super::terms::Measured;
+use super::super::terms::Measurement;
 use super::{Controller, commands_rate};
 
 /// What is believed of the way to a quorum and back.
@@ -13,7 +13,7 @@ use super::{Controller, commands_rate};
 /// it believed, more would be let under way, and the queue would grow with the belief in it. So the queue is let run
 /// empty for an interval, and what is measured then is the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum PathBelief {
     #[default]
     Believed,
     /// In this interval less is under way than the link holds.
@@ -27,7 +27,7 @@ const QUEUED: f64 = 1.5;
 const NOT_QUEUED: f64 = 1.15;
 /// A link that may take more is believed to take so much more.
 const STEP: f64 = 1.15;
-/// A pipe with so much of its window in use, on average, is full.
+/// A window with so much of it in use, on average, is full.
 const FULL: f64 = 0.9;
 /// A way that is longer by this factor is another one, or has a queue on it.
 const LONGER: f64 = 1.2;
@@ -51,8 +51,8 @@ const LINK_FADES: f64 = 0.7;
 const ALONE_WINDOW: f64 = 1.2;
 
 impl Controller {
-    /// See [`Way`].
-    pub(super) fn believed_way(&mut self, measured: &Measured, drained: bool) -> f64 {
+    /// See [`PathBelief`].
+    pub(super) fn believed_way(&mut self, measured: &Measurement, drained: bool) -> f64 {
         let Some(inputs) = self.inputs else {
             return measured.round_trip.map_or(0.0, |way| way.as_secs_f64() * 1e3);
         };
@@ -67,18 +67,18 @@ impl Controller {
         }
         // A drain costs. As long as as much as ever comes through, it makes little difference what the way is.
         self.drain_rest = self.drain_rest.saturating_sub(1);
-        let brings = self.climb.as_ref().and_then(Climb::brings);
+        let brings = self.climb.as_ref().and_then(HillClimb::brings);
         let harmed = brings.is_none_or(|brings| commands_rate(measured) < HARMED * brings);
         if self.drain_rest > 0 && !harmed && !mutant!(tuner_drains_always) {
             return inputs.round_trip_ms;
         }
         self.drain_rest = DRAIN_REST;
-        self.way = Way::Drained;
+        self.way = PathBelief::Drained;
         inputs.round_trip_ms
     }
 
     /// An instance that was alone tells what latency is made of.
-    pub(super) fn learn_latency(&mut self, measured: &Measured, inputs: &Inputs) {
+    pub(super) fn learn_latency(&mut self, measured: &Measurement, inputs: &Inputs) {
         let Some(instance) = measured.instance.filter(|_| measured.window <= ALONE_WINDOW) else { return };
         let batches = measured.batches as f64;
         let (k, bytes) = (measured.commands as f64 / batches, measured.bytes as f64 / batches);
@@ -102,7 +102,7 @@ impl Controller {
     }
 
     /// How far the model is off under saturation.
-    pub(super) fn learn_error(&mut self, model: &Model, measured: &Measured) {
+    pub(super) fn learn_error(&mut self, model: &Model, measured: &Measurement) {
         let Some(tuning) = measured.in_force.or(self.told) else { return };
         let k = (measured.commands as f64 / measured.batches as f64).max(1.0);
         let came = 1e3 * commands_rate(measured) / model.throughput_of(k, tuning.window, measured.share);
@@ -113,9 +113,9 @@ impl Controller {
 
     /// What the path to a quorum takes. If instances queued while neither CPU nor disk was busy, then everything waited
     /// for the path, and what came through is what it takes: that is believed at once, so that a link that got slower
-    /// does not collapse. Otherwise it takes at least what came through, and more if a full pipe did not queue, or if
+    /// does not collapse. Otherwise it takes at least what came through, and more if a full window did not queue, or if
     /// something else was what everything waited for.
-    pub(super) fn learn_link(&mut self, measured: &Measured) {
+    pub(super) fn learn_link(&mut self, measured: &Measurement) {
         let rate = rate(measured);
         self.reached = self.reached.max(rate);
         let Some(inputs) = self.inputs else { return };
@@ -140,7 +140,7 @@ impl Controller {
             self.reached = rate.max(LINK_FADES * self.reached);
             self.inputs = Some(Inputs { link: settle(inputs.link), ..inputs });
             return;
-        } else if took > 0.0 && queued < NOT_QUEUED && self.pipe_is_full(measured) {
+        } else if took > 0.0 && queued < NOT_QUEUED && self.window_is_full(measured) {
             inputs.link.max(rate) * STEP
         } else {
             inputs.link
@@ -150,7 +150,7 @@ impl Controller {
         self.inputs = Some(Inputs { link, ..inputs });
     }
 
-    pub(super) fn pipe_is_full(&self, measured: &Measured) -> bool {
+    pub(super) fn window_is_full(&self, measured: &Measurement) -> bool {
         let Some(tuning) = measured.in_force.or(self.told) else { return false };
         let batch = measured.bytes as f64 / measured.batches as f64;
         let room = f64::from(tuning.window).min((tuning.window_bytes_max as f64 / batch).max(1.0));

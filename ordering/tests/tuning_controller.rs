@@ -6,7 +6,7 @@ mod planted;
 
 use std::time::Duration;
 
-use coppice_ordering::autopilot::{Controller, Limits, Measured, Resource, StageCost, Tuning};
+use coppice_ordering::tuning::{Controller, Limits, Measurement, Resource, StageCost, Tuning};
 use coppice_ordering::{Settings, WINDOW_MAX};
 
 /// A leader whose CPU, link and disk are known: it answers what it would measure under given settings.
@@ -69,7 +69,7 @@ impl World {
         1e3 * k * self.rate(k, window, window_bytes)
     }
 
-    fn measure(&self, tuning: &Tuning, noise: f64) -> Measured {
+    fn measure(&self, tuning: &Tuning, noise: f64) -> Measurement {
         let most = (tuning.batch_bytes_max as f64 / self.command_bytes).floor().max(1.0);
         let (window, window_bytes) = (tuning.window, tuning.window_bytes_max);
         // Batches take what has come: the smallest that keeps up with what is offered, or full ones.
@@ -83,7 +83,7 @@ impl World {
         });
         let batches = rate * INTERVAL.as_secs_f64() * 1e3;
         let ms = |ms: f64| Duration::from_secs_f64(ms / 1e3);
-        Measured {
+        Measurement {
             interval: INTERVAL,
             replicas: 3,
             batches: batches as u64,
@@ -262,7 +262,7 @@ fn the_account_is_of_what_is_in_force_and_outlives_an_idle_interval() {
     drive(&mut controller, &world, &mut tuning, 60);
     // The advice is not taken (the autopilot is off): one at a time is predicted to come to less.
     let narrow = Tuning { window: 1, ..tuning };
-    let measured = Measured { in_force: Some(narrow), ..world.measure(&narrow, 1.0) };
+    let measured = Measurement { in_force: Some(narrow), ..world.measure(&narrow, 1.0) };
     controller.step(&measured);
     let account = controller.account().expect("an account");
     assert!(account.tuning.window > 1, "{account:?}");
@@ -270,7 +270,7 @@ fn the_account_is_of_what_is_in_force_and_outlives_an_idle_interval() {
     let error = account.predicted_throughput / account.measured_throughput - 1.0;
     assert!(error.abs() <= 0.15, "{account:?}");
     // Nobody asks for anything: what it would come to is still known.
-    controller.step(&Measured { batches: 0, commands: 0, bytes: 0, window: 0.0, share: 0.0, ..measured });
+    controller.step(&Measurement { batches: 0, commands: 0, bytes: 0, window: 0.0, share: 0.0, ..measured });
     let idle = controller.account().expect("an account");
     assert_eq!((idle.measured_throughput, idle.measured_window), (0.0, 0.0));
     assert_eq!(idle.predicted_throughput, account.predicted_throughput);
@@ -298,27 +298,36 @@ fn sound(tuning: &Tuning, limits: &Limits) {
 }
 
 /// Zero, huge and reversed measurements (hazards.md PX17).
-fn senseless() -> impl Iterator<Item = Measured> {
+fn senseless() -> impl Iterator<Item = Measurement> {
     let sane = lan().measure(&fixed(), 1.0);
     let long = Duration::from_secs(3_600);
     let costs = [0.0, 1e-300, 1e300, f64::INFINITY, f64::NAN, -1.0].map(|value| {
         let cost = StageCost { per_batch_ms: value, per_command_ms: value, per_byte_ms: value };
         [
-            Measured { cost: Some(cost), ..sane },
-            Measured { cost: Some(StageCost { per_batch_ms: value, ..StageCost::default() }), ..sane },
-            Measured { cost: Some(StageCost { per_command_ms: 0.001, per_batch_ms: value, per_byte_ms: 0.0 }), ..sane },
-            Measured { window: value, cpu_busy: value, disk_busy: value, batches_per_flush: value, ..sane },
+            Measurement { cost: Some(cost), ..sane },
+            Measurement { cost: Some(StageCost { per_batch_ms: value, ..StageCost::default() }), ..sane },
+            Measurement {
+                cost: Some(StageCost { per_command_ms: 0.001, per_batch_ms: value, per_byte_ms: 0.0 }),
+                ..sane
+            },
+            Measurement { window: value, cpu_busy: value, disk_busy: value, batches_per_flush: value, ..sane },
         ]
     });
     let others = [
-        Measured { interval: Duration::ZERO, ..sane },
-        Measured { batches: u64::MAX, commands: 32, bytes: 0, ..sane },
-        Measured { batches: 1, commands: u64::MAX, bytes: u64::MAX, ..sane },
-        Measured { replicas: 0, ..sane },
-        Measured { replicas: u32::MAX, ..sane },
-        Measured { round_trip: Some(long), flush: Some(long), instance: Some(long), window: 1.0, ..sane },
-        Measured { round_trip: Some(Duration::ZERO), flush: None, instance: Some(Duration::ZERO), window: 0.0, ..sane },
-        Measured { instance: Some(Duration::from_nanos(1)), round_trip: Some(long), ..sane },
+        Measurement { interval: Duration::ZERO, ..sane },
+        Measurement { batches: u64::MAX, commands: 32, bytes: 0, ..sane },
+        Measurement { batches: 1, commands: u64::MAX, bytes: u64::MAX, ..sane },
+        Measurement { replicas: 0, ..sane },
+        Measurement { replicas: u32::MAX, ..sane },
+        Measurement { round_trip: Some(long), flush: Some(long), instance: Some(long), window: 1.0, ..sane },
+        Measurement {
+            round_trip: Some(Duration::ZERO),
+            flush: None,
+            instance: Some(Duration::ZERO),
+            window: 0.0,
+            ..sane
+        },
+        Measurement { instance: Some(Duration::from_nanos(1)), round_trip: Some(long), ..sane },
     ];
     costs.into_iter().flatten().chain(others)
 }
@@ -355,12 +364,12 @@ fn a_stage_that_never_gets_all_of_its_time_is_predicted_as_it_is() {
     let world = lan();
     let mut controller = Controller::new(Limits::default());
     let mut tuning = fixed();
-    let mut measured = Measured::default();
+    let mut measured = Measurement::default();
     for _ in 0..60 {
         let whole = world.measure(&tuning, 1.0);
         let part = |count: u64| count * 3 / 4;
         let (batches, commands, bytes) = (part(whole.batches), part(whole.commands), part(whole.bytes));
-        measured = Measured { batches, commands, bytes, cpu_busy: 0.75 * whole.cpu_busy, ..whole };
+        measured = Measurement { batches, commands, bytes, cpu_busy: 0.75 * whole.cpu_busy, ..whole };
         tuning = controller.step(&measured).unwrap_or(tuning);
     }
     let account = controller.account().expect("a choice");
@@ -377,7 +386,7 @@ fn what_came_through_before_a_group_was_told_anything_is_no_measure() {
     let mut tuning = Tuning { window_bytes_max: 256 << 10, ..fixed() };
     let mut others = 0;
     for _ in 0..24 {
-        let measured = Measured { in_force: Some(tuning), ..world.measure(&tuning, 1.0) };
+        let measured = Measurement { in_force: Some(tuning), ..world.measure(&tuning, 1.0) };
         tuning = controller.step(&measured).unwrap_or(tuning);
         others += u32::from(tuning.batch_bytes_max != fixed().batch_bytes_max);
     }
@@ -393,7 +402,7 @@ fn a_window_that_was_set_wider_than_any_is_obeyed() {
     let (mut controller, mut tuning) = (Controller::new(limits), fixed());
     let mut batches = Vec::new();
     for _ in 0..40 {
-        let measured = Measured { in_force: Some(tuning), ..world.measure(&tuning, 1.0) };
+        let measured = Measurement { in_force: Some(tuning), ..world.measure(&tuning, 1.0) };
         if let Some(told) = controller.step(&measured) {
             let mut settings = Settings::default();
             told.apply(&mut settings);
@@ -412,7 +421,7 @@ fn processors_and_disk_that_take_turns_over_a_short_way_are_no_slow_link() {
         let whole = world.measure(&tuning, 1.0);
         // Neither is busy for more than two thirds, and the window is full.
         let part = |count: u64| count * 2 / 3;
-        let measured = Measured {
+        let measured = Measurement {
             batches: part(whole.batches),
             commands: part(whole.commands),
             bytes: part(whole.bytes),
@@ -440,9 +449,9 @@ fn px17_advice_that_brings_less_is_taken_back() {
         let mut sum = 0.0;
         for interval in 0..length {
             let stale = Some(Duration::from_micros(100));
-            let measured = Measured { round_trip: stale, in_force: Some(tuning), ..world.measure(&tuning, 1.0) };
+            let measured = Measurement { round_trip: stale, in_force: Some(tuning), ..world.measure(&tuning, 1.0) };
             let instance = measured.instance.filter(|_| interval > 0);
-            tuning = controller.step(&Measured { instance, ..measured }).unwrap_or(tuning);
+            tuning = controller.step(&Measurement { instance, ..measured }).unwrap_or(tuning);
             sum += if interval < settle { 0.0 } else { measured.commands as f64 / INTERVAL.as_secs_f64() };
         }
         let (mean, best) = (sum / f64::from(length - settle), best(&world));
@@ -464,14 +473,14 @@ fn a_model_is_not_asked_while_more_comes_through_than_it_thinks_possible() {
             // The load begins near the end of the first interval, and that looks like little.
             let offered = if interval == 0 { first / 10e3 } else { world.offered };
             let world = World { offered, ..world };
-            let measured = Measured { in_force: Some(tuning), ..world.measure(&tuning, 1.0) };
+            let measured = Measurement { in_force: Some(tuning), ..world.measure(&tuning, 1.0) };
             let cost = measured.cost.map(|cost| StageCost {
                 per_batch_ms: factor * cost.per_batch_ms,
                 per_command_ms: factor * cost.per_command_ms,
                 per_byte_ms: factor * cost.per_byte_ms,
             });
             factor = 1.0 + 0.5 * (factor - 1.0);
-            tuning = controller.step(&Measured { cost, batches_per_flush: 16.0, ..measured }).unwrap_or(tuning);
+            tuning = controller.step(&Measurement { cost, batches_per_flush: 16.0, ..measured }).unwrap_or(tuning);
             let now = measured.commands as f64 / INTERVAL.as_secs_f64();
             // What is tried later may cost, as any trial.
             assert!(
@@ -493,6 +502,6 @@ fn the_planted_bug_is_caught() {
         ("tuner_keeps_worse", "px17_advice_that_brings_less_is_taken_back"),
         ("tuner_uncorrected", "a_stage_that_never_gets_all_of_its_time_is_predicted_as_it_is"),
     ];
-    assert_eq!(coppice_ordering::mutants::AUTOPILOT, directed.map(|(mutant, _)| mutant));
+    assert_eq!(coppice_ordering::mutants::TUNING, directed.map(|(mutant, _)| mutant));
     planted::assert_caught(&directed);
 }

@@ -14,7 +14,7 @@ pub struct Limits {
     pub window: (u32, u32),
     /// Undecided bytes: least and most, at least 1.
     pub window_bytes: (usize, usize),
-    /// How long a batch may wait for more commands while the pipe has room.
+    /// How long a batch may wait for more commands while the window has room.
     pub batch_delay_max: Duration,
 }
 
@@ -22,7 +22,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             // 16 KiB: what a pack and a half of the client library brings. Below it a wrong guess costs dearly, above
-            // it batches that are not needed cost nothing, since a pipe that has room never waits for one.
+            // it batches that are not needed cost nothing, since a window that has room never waits for one.
             batch_bytes: (16 << 10, 2 << 20),
             window: (1, WINDOW_MAX),
             // 64 KiB: half a second of 1 Mbit/s. What quicker links hold is measured.
@@ -62,7 +62,7 @@ impl StageCost {
 
 /// What a leader measured of its group in one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct Measurement {
     /// Length of the interval.
     pub interval: Duration,
     /// Replicas of the group, the leader included.
@@ -106,7 +106,7 @@ pub struct Tuning {
     pub window: u32,
     /// Undecided bytes.
     pub window_bytes_max: usize,
-    /// How long a batch may wait. With a pipe that takes every batch while it has room nothing waits that long.
+    /// How long a batch may wait. With a window that takes every batch while it has room nothing waits that long.
     pub batch_delay_max: Duration,
 }
 

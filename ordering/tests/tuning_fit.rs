@@ -1,6 +1,6 @@
 //! Costs are learned from measured times (papers.md A16).
 
-use coppice_ordering::autopilot::{Fit, InstanceCost, MessageCost, Sizes};
+use coppice_ordering::tuning::{Fit, InstanceCost, MessageCost, Sizes};
 
 /// Numbers from 0 up to 1, the same in every run.
 struct Noise(u64);
