@@ -182,6 +182,7 @@ pub struct RunsReverse<'a> {
 
 impl<'a> RunsReverse<'a> {
     /// Goes to the leaf before, if there is one.
+    #[inline]
     fn next_leaf(&mut self) -> Option<Run<'a>> {
         loop {
             let (inner, at) = self.path.last_mut()?;
@@ -195,6 +196,7 @@ impl<'a> RunsReverse<'a> {
     }
 
     /// Cuts a run at the lower bound; a bound inside the leaf ends the walk.
+    #[inline]
     fn clip(&mut self, run: Run<'a>) -> Run<'a> {
         let probe = Probe::new(&self.low);
         if !run.begins_below(probe) {
@@ -209,6 +211,7 @@ impl<'a> Iterator for RunsReverse<'a> {
     type Item = Run<'a>;
 
     /// The next run, never empty.
+    #[inline]
     fn next(&mut self) -> Option<Run<'a>> {
         loop {
             let leaf = match self.first.take() {

@@ -88,12 +88,14 @@ impl Deref for KeyRef<'_> {
 }
 
 impl AsRef<[u8]> for KeyRef<'_> {
+    #[inline]
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
 impl PartialEq for KeyRef<'_> {
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
         self.as_slice() == other.as_slice()
     }
@@ -157,6 +159,7 @@ impl KeyRange {
     }
 
     /// Whether no key can lie inside.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         !self.is_below_high(&self.low)
     }

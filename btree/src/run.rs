@@ -55,6 +55,7 @@ impl<'a> Run<'a> {
     }
 
     /// Whether there are no pairs.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -63,6 +64,7 @@ impl<'a> Run<'a> {
     ///
     /// # Panics
     /// If the run does not have so many.
+    #[inline]
     pub fn pair(&self, rank: usize) -> (KeyRef<'a>, &'a [u8]) {
         match self {
             Self::Fixed(FixedRun { leaf, from, .. }) => {
@@ -74,6 +76,7 @@ impl<'a> Run<'a> {
     }
 
     /// Leaves out everything below the probe.
+    #[inline]
     pub(crate) fn from(self, probe: Probe<'_>) -> Self {
         match self {
             Self::Fixed(run) => {
@@ -87,6 +90,7 @@ impl<'a> Run<'a> {
     }
 
     /// Leaves out everything that is not below the probe.
+    #[inline]
     pub(crate) fn up_to(self, probe: Probe<'_>) -> Self {
         match self {
             Self::Fixed(run) => {
@@ -127,6 +131,7 @@ impl<'a> VariableRun<'a> {
     }
 
     /// The pairs, ascending.
+    #[inline]
     pub fn pairs(&self) -> impl DoubleEndedIterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         self.keys.iter().map(Key::as_slice).zip(self.values.iter().map(Value::as_slice))
     }
@@ -140,6 +145,7 @@ impl FixedRun<'_> {
     }
 
     /// Whether there are no pairs.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

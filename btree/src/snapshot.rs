@@ -69,11 +69,13 @@ impl Snapshot {
     }
 
     /// Whether `key` is there. O(log n).
+    #[inline]
     pub fn contains_key(&self, key: &[u8]) -> bool {
         self.get(key).is_some()
     }
 
     /// The number of pairs. O(1).
+    #[inline]
     pub fn len(&self) -> u64 {
         self.summary().len
     }
@@ -129,6 +131,7 @@ impl Snapshot {
         self.root.as_ref()
     }
 
+    #[inline]
     pub(crate) fn summary(&self) -> Summary {
         self.root.as_ref().map(Link::summary).unwrap_or_default()
     }

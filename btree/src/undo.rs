@@ -83,6 +83,7 @@ impl Undo {
     }
 
     /// What the key of the change made at `mark` held before it; `None` if that is forgotten. O(1).
+    #[inline]
     pub fn before(&self, mark: UndoMark) -> Option<Option<&Value>> {
         let at = mark.0.checked_sub(self.forgotten)?;
         Some(match self.records.get(usize::try_from(at).ok()?)? {

@@ -118,6 +118,7 @@ impl From<&str> for Value {
 }
 
 impl From<&Value> for Bytes {
+    #[inline]
     fn from(value: &Value) -> Self {
         Self::copy_from_slice(value)
     }
@@ -138,12 +139,14 @@ impl Deref for Value {
 }
 
 impl AsRef<[u8]> for Value {
+    #[inline]
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
 impl Borrow<[u8]> for Value {
+    #[inline]
     fn borrow(&self) -> &[u8] {
         self
     }
@@ -159,24 +162,28 @@ impl PartialEq for Value {
 impl Eq for Value {}
 
 impl PartialEq<[u8]> for Value {
+    #[inline]
     fn eq(&self, other: &[u8]) -> bool {
         self.as_slice() == other
     }
 }
 
 impl PartialEq<&[u8]> for Value {
+    #[inline]
     fn eq(&self, other: &&[u8]) -> bool {
         self.as_slice() == *other
     }
 }
 
 impl PartialOrd for Value {
+    #[inline]
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
 impl Ord for Value {
+    #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         self.as_slice().cmp(other.as_slice())
     }

@@ -26,6 +26,7 @@ pub enum Batch {
 
 impl Batch {
     /// Payload bytes, as the window counts them.
+    #[inline]
     pub fn len_bytes(&self) -> usize {
         match self {
             Batch::Commands(commands) => commands.len_bytes(),
@@ -34,6 +35,7 @@ impl Batch {
     }
 
     /// Number of commands.
+    #[inline]
     pub fn count(&self) -> u32 {
         match self {
             Batch::Commands(commands) => commands.count(),

@@ -124,6 +124,7 @@ impl Time {
     }
 
     /// The time that passed since `earlier`; zero if that is later.
+    #[inline]
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -132,6 +133,7 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Time;
 
+    #[inline]
     fn add(self, duration: Duration) -> Time {
         Time(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -140,6 +142,7 @@ impl Add<Duration> for Time {
 impl Sub<Time> for Time {
     type Output = Duration;
 
+    #[inline]
     fn sub(self, earlier: Time) -> Duration {
         self.since(earlier)
     }

@@ -131,6 +131,7 @@ impl FixedLeaf {
     }
 
     /// The smallest key of a leaf that is not empty.
+    #[inline]
     pub fn first_key(&self) -> KeyRef<'_> {
         self.key(0).expect("no leaf in a tree is empty")
     }
@@ -143,10 +144,12 @@ impl FixedLeaf {
     }
 
     /// The greatest key.
+    #[inline]
     pub fn last_key(&self) -> Option<KeyRef<'_>> {
         self.last().map(|key| KeyRef::Word(key.to_be_bytes()))
     }
 
+    #[inline]
     pub fn summary(&self) -> Summary {
         let len = self.len() as u64;
         Summary { len, bytes: 16 * len, digest: self.digest }
@@ -197,6 +200,7 @@ impl FixedLeaf {
     }
 
     /// The first place whose key is not below the probe, which may have any length.
+    #[inline]
     pub fn lower_bound(&self, probe: Probe<'_>) -> Slot {
         match self.find(probe.head) {
             // A longer key with the same head comes after the eight-byte one, a shorter one before.

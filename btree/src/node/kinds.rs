@@ -99,6 +99,7 @@ impl Link {
         }
     }
 
+    #[inline]
     pub fn summary(&self) -> Summary {
         match self.node() {
             Node::Inner(inner) => inner.summary(),

@@ -56,18 +56,22 @@ impl VariableLeaf {
         self.keys.len()
     }
 
+    #[inline]
     pub fn keys(&self) -> &[Key] {
         &self.keys
     }
 
+    #[inline]
     pub fn values(&self) -> &[Value] {
         &self.values
     }
 
+    #[inline]
     pub fn key(&self, at: usize) -> KeyRef<'_> {
         KeyRef::Bytes(&self.keys[at])
     }
 
+    #[inline]
     pub fn summary(&self) -> Summary {
         Summary { len: self.len() as u64, bytes: self.bytes, digest: self.digest }
     }
@@ -83,6 +87,7 @@ impl VariableLeaf {
     }
 
     /// How many keys are below the probe.
+    #[inline]
     pub fn lower_bound(&self, probe: Probe<'_>) -> usize {
         self.find(probe).unwrap_or_else(|at| at)
     }

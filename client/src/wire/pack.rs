@@ -49,6 +49,7 @@ impl Command<'_> {
     }
 
     /// Whether every key of the command is in `[low, high)`; `high` none: no upper bound.
+    #[inline]
     pub fn is_within(&self, low: &[u8], high: Option<&[u8]>) -> bool {
         let within = |key: &[u8]| key >= low && high.is_none_or(|high| key < high);
         match self {
@@ -79,6 +80,7 @@ impl<'a> ManyOps<'a> {
     }
 
     /// The operations in order.
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = Op<'a>> + use<'a> {
         let (mut reader, eight) = (Reader::new(self.bytes), self.eight);
         // What was checked at decoding reads without error; were it not so, the iterator would end, not panic.
@@ -109,6 +111,7 @@ impl<'a> LoadPairs<'a> {
     }
 
     /// The pairs, ascending by key.
+    #[inline]
     pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let (mut reader, eight) = (Reader::new(self.bytes), self.eight);
         std::iter::from_fn(move || read_pair(&mut reader, eight).ok())
@@ -205,6 +208,7 @@ impl<'a> Pack<'a> {
     }
 
     /// The commands in order, each with its number; numbers ascend.
+    #[inline]
     pub fn commands(&self) -> impl Iterator<Item = (u64, Command<'a>)> + use<'a> {
         let (mut reader, mut number) = (Reader::new(self.commands), self.lowest_unacknowledged);
         let (eight, mut first) = (self.eight, true);

@@ -119,6 +119,7 @@ impl<'a> Part<'a> {
     }
 
     /// The pairs in the order of the range; values are empty if they were left out.
+    #[inline]
     pub fn pairs(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let (mut reader, eight, keys_only) = (Reader::new(self.pairs), self.eight, self.keys_only);
         std::iter::from_fn(move || {
@@ -160,6 +161,7 @@ impl PartCursor {
     }
 
     /// The next pair.
+    #[inline]
     pub fn next_pair(&mut self) -> Option<(&[u8], &[u8])> {
         let mut reader = Reader::new(&self.body[self.at..]);
         let pair = if self.eight {
@@ -174,6 +176,7 @@ impl PartCursor {
     }
 }
 
+#[inline]
 fn read_pair<'a>(reader: &mut Reader<'a>, keys_only: bool) -> Result<(&'a [u8], &'a [u8]), WireError> {
     let key = reader.bytes("key length", KEY_BYTES_MAX)?;
     let value = if keys_only { &[][..] } else { reader.bytes("value length", VALUE_BYTES_MAX)? };
@@ -233,6 +236,7 @@ impl<'b> PartWriter<'b> {
     }
 
     /// Bytes of the chunk's body so far: what counts against the client's credit.
+    #[inline]
     pub fn body_bytes(&self) -> usize {
         self.out.len() - self.flags_at
     }
@@ -243,6 +247,7 @@ impl<'b> PartWriter<'b> {
     }
 
     /// Whether this chunk can only hold pairs of 8 bytes and 8 bytes.
+    #[inline]
     pub fn is_eight(&self) -> bool {
         self.flags & FLAG_EIGHT != 0
     }
@@ -289,6 +294,7 @@ impl<'b> PartWriter<'b> {
     /// Appends pairs of 8 bytes and 8 bytes, as many as fit; returns how many did. If it is not all of them, finish the
     /// chunk and begin another.
     #[must_use]
+    #[inline]
     pub fn push_words(&mut self, pairs: &[[u8; 16]]) -> usize {
         if !self.is_eight() {
             let mut words = pairs.iter().map(|pair| pair.split_at(8));

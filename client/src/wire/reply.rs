@@ -163,6 +163,7 @@ fn read_result<'a>(reader: &mut Reader<'a>) -> Result<(ResultRef<'a>, Option<Pos
     Ok((result, position))
 }
 
+#[inline]
 fn read_position(reader: &mut Reader<'_>) -> Result<Position, WireError> {
     let partition = PartitionId(reader.varint_u32()?);
     Ok(Position { partition, instance: reader.varint()?, index: reader.varint_u32()? })
