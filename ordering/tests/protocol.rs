@@ -11,11 +11,22 @@ fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
     from.parse().expect("a number")..to.parse().expect("a number")
 }
 
+/// A share of the schedules of the test below.
 #[test]
 fn random_schedules_keep_agreement() {
+    agree(seeds(0..200));
+}
+
+#[test]
+#[ignore = "long: 1 300 random schedules"]
+fn many_random_schedules_keep_agreement() {
+    agree(seeds(200..1_500));
+}
+
+fn agree(seeds: std::ops::Range<u64>) {
     let (mut decided, mut steps) = (0, 0);
     let mut failed = Vec::new();
-    for seed in seeds(0..1_500) {
+    for seed in seeds {
         let run = std::panic::catch_unwind(|| {
             let mut fuzz = Fuzz::new(seed);
             fuzz.run();

@@ -112,6 +112,7 @@ fn a_path_that_is_longer_than_it_was_is_full_from_the_first_second() {
 }
 
 #[test]
+#[ignore = "long: a minute of three links"]
 fn what_is_predicted_over_a_slow_link_is_what_is_measured() {
     for scene in [wan(128), wan(1_024), wan(8_192)] {
         let mut world = flown(scene);
@@ -133,6 +134,7 @@ fn what_is_predicted_over_a_slow_link_is_what_is_measured() {
 }
 
 #[test]
+#[ignore = "long: the grid of six links"]
 fn from_a_cold_start_quick_links_are_used_like_by_the_best_of_the_grid() {
     // Alone on its cores a leader finds a tenth more by luck than by trying: moves of a few per cent are noise.
     let scenes = [lan(128), lan(1_024), lan(8_192)].map(|scene| (scene, 0.95));
@@ -144,6 +146,7 @@ fn from_a_cold_start_quick_links_are_used_like_by_the_best_of_the_grid() {
 }
 
 #[test]
+#[ignore = "long: the grid of six links"]
 fn after_every_change_of_load_or_link_it_is_as_good_again() {
     let mut world = flown(lan(1_024));
     world.set(lan(1_024));
@@ -166,6 +169,7 @@ fn a_machine_that_others_keep_busy_does_not_hide_the_link() {
 }
 
 #[test]
+#[ignore = "long: the grid of four links"]
 fn a_link_that_changes_under_load_is_followed() {
     let half = Shape { rate: Shape::WAN.rate / 2.0, ..Shape::WAN };
     let far = Shape { delay: Duration::from_millis(120), ..Shape::WAN };
@@ -181,6 +185,7 @@ fn a_link_that_changes_under_load_is_followed() {
 }
 
 #[test]
+#[ignore = "long: two minutes under load"]
 fn the_queue_of_a_link_is_not_taken_for_its_length_however_long_the_load_lasts() {
     // Twice as much is wanted at once as the link's queue holds.
     let scene = Scene { clients: 400, ..wan(8_192) };
@@ -200,6 +205,7 @@ fn the_queue_of_a_link_is_not_taken_for_its_length_however_long_the_load_lasts()
 
 #[cfg(feature = "mutants")]
 #[test]
+#[ignore = "long: three of the tests above, twice each"]
 fn a_rule_that_is_gone_is_caught() {
     let directed = [
         ("tuner_empties_the_path", "a_path_that_is_longer_than_it_was_is_full_from_the_first_second"),

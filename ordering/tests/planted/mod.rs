@@ -12,7 +12,11 @@ pub fn assert_caught(planted: &[(&str, &str)]) {
     let program = std::env::current_exe().expect("this program");
     let passes = |test: &str, mutant: &str| {
         let mut command = Command::new(&program);
-        let output = command.args(["--exact", test]).env("COPPICE_MUTANT", mutant).output().expect("the test runs");
+        let output = command
+            .args(["--exact", "--include-ignored", test])
+            .env("COPPICE_MUTANT", mutant)
+            .output()
+            .expect("the test runs");
         assert!(String::from_utf8_lossy(&output.stdout).contains("running 1 test"), "there is no {test}");
         output.status.success()
     };
