@@ -3,7 +3,7 @@
 //! changed since. If nothing has, all parts held when the last of them was first read (protocol.md 5.1).
 //!
 //! Pure, and the same for both who collect: a client, from several nodes (`session/collects.rs`), and a node, from its
-//! own replicas (the server's `gather`). They ask, and say here what was answered; a [`Verdict`] says what follows.
+//! own replicas (in `coppice-core`). They ask, and say here what was answered; a [`Verdict`] says what follows.
 //!
 //! It costs two reads of each partition, one of them confirmed, and nothing durable, where a ticket costs an entry in
 //! each log and the coordinator's confirmation. It promises no end: where others write what it reads again and again,

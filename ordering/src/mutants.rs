@@ -89,8 +89,8 @@ pub const REPEATS: &[&str] = &["place_wait_fixed", "place_wait_by_luck"];
 /// Every mutant that takes a slow disk to catch.
 pub const SLOW_FLUSH: &[&str] = &["phase1_impatient"];
 
-/// Every mutant of the autopilot that planted worlds catch.
+/// Every mutant of the tuning that planted worlds catch.
 pub const TUNING: &[&str] = &["tuner_unbounded", "tuner_keeps_worse", "tuner_uncorrected"];
 
-/// Every mutant of the autopilot that takes replicas over links to catch.
+/// Every mutant of the tuning that takes replicas over links to catch.
 pub const TUNING_LINKS: &[&str] = &["tuner_empties_the_path", "tuner_drains_always", "tuner_believes_one_interval"];

@@ -260,7 +260,7 @@ fn the_account_is_of_what_is_in_force_and_outlives_an_idle_interval() {
     let world = wan(8_192.0);
     let (mut controller, mut tuning) = (Controller::new(Limits::default()), fixed());
     drive(&mut controller, &world, &mut tuning, 60);
-    // The advice is not taken (the autopilot is off): one at a time is predicted to come to less.
+    // The advice is not taken (tuning is off): one at a time is predicted to come to less.
     let narrow = Tuning { window: 1, ..tuning };
     let measured = Measurement { in_force: Some(narrow), ..world.measure(&narrow, 1.0) };
     controller.step(&measured);

@@ -1,4 +1,4 @@
-//! The autopilot over emulated links in virtual time, with real replicas: what it chooses against the best of a grid
+//! Tuning over emulated links in virtual time, with real replicas: what it chooses against the best of a grid
 //! of fixed settings, from a cold start, after changes, and for long (papers.md A13 to A15).
 
 #[cfg(feature = "mutants")]
@@ -68,7 +68,7 @@ fn fixed() -> Tuning {
     Tuning::of(&Settings::default())
 }
 
-/// A cluster that was formed over quick links, with the autopilot on from the start.
+/// A cluster that was formed over quick links, with tuning on from the start.
 fn flown(scene: Scene) -> World {
     let mut world = World::new(scene);
     world.fly(Limits::default());

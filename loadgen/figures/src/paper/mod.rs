@@ -1,4 +1,4 @@
-//! `coppice-figures paper`: the figures of two papers, measured again on real node processes through the client library,
+//! `coppice-figures paper`: the figures of two papers, measured again on real processes through the client library,
 //! each drawn beside what the paper says of it (papers.md 4). What is measured is data (`plan`, `smr`, `tuning`); what
 //! was measured stands in a file, so that no point is measured twice.
 

@@ -1,5 +1,5 @@
 //! `coppice-figures versus`: Coppice and its peers on one machine, one after the other in one run, as durable and as
-//! large as each other. What stays unequal is said in the output. It installs nothing, and whatever it starts is gone at
+//! large as each other. The output says what stays unequal. It installs nothing, and whatever it starts is gone at
 //! its end.
 
 mod coppice;

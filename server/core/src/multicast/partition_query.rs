@@ -181,21 +181,24 @@ mod tests {
         }
 
         #[test]
-        fn a_truncated_partition_query_is_an_error(partition_query in any_partition_query(), cut in any::<proptest::sample::Index>()) {
-            let bytes = partition_query.encode();
+        fn a_truncated_partition_query_is_an_error(
+            query in any_partition_query(),
+            cut in any::<proptest::sample::Index>(),
+        ) {
+            let bytes = query.encode();
             prop_assert!(PartitionQuery::decode(&bytes.slice(..cut.index(bytes.len()))).is_err());
         }
 
         #[test]
         fn partition_queries_in_one_buffer_stay_apart(
-            partition_queries in proptest::collection::vec(any_partition_query(), 0..8),
+            queries in proptest::collection::vec(any_partition_query(), 0..8),
             capacity in 0..400_usize,
         ) {
             let mut gathered = BytesMut::with_capacity(capacity);
-            let bytes: Vec<Bytes> = partition_queries.iter().map(|partition_query| partition_query.encode_in(&mut gathered)).collect();
-            for (partition_query, bytes) in partition_queries.into_iter().zip(bytes) {
-                prop_assert_eq!(&bytes, &partition_query.encode());
-                prop_assert_eq!(PartitionQuery::decode(&bytes), Ok(partition_query));
+            let bytes: Vec<Bytes> = queries.iter().map(|query| query.encode_in(&mut gathered)).collect();
+            for (query, bytes) in queries.into_iter().zip(bytes) {
+                prop_assert_eq!(&bytes, &query.encode());
+                prop_assert_eq!(PartitionQuery::decode(&bytes), Ok(query));
             }
         }
     }

@@ -16,7 +16,7 @@ const PARTS_MAX: usize = 65_536;
 impl Replica {
     /// The coordinator wants a ticket in the log.
     pub(super) fn on_place(&mut self, now: Time, place: &Place, effects: &mut Vec<Effect>) {
-        // Sent again while it is in the pipe, it may be ordered twice: the second time it does not count.
+        // Sent again while it is in flight, it may be ordered twice: the second time it does not count.
         if self.leading && self.acknowledger.wants(place.ticket) {
             self.submit(now, Origin::nobody(), entry::place(place), (1, 1), effects);
         }

@@ -217,7 +217,7 @@ fn rd7_a_read_of_what_is_taken_back_is_not_answered() {
     let put = follower.put(1);
     follower.hears(1, 2, put, 1);
     let ask = follower.is_asked();
-    assert_eq!(answers(&follower.is_told(ask, 1)), 0, "it read at the tip, which is not decided");
+    assert_eq!(answers(&follower.is_told(ask, 1)), 0, "what it read is not decided");
     let mut later = follower.hears(2, 2, Batch::NoOp, 1);
     later.extend(follower.hears(2, 3, Batch::NoOp, 2));
     assert_eq!(follower.replica.executor().decided(), Instance(2), "something else is decided there");
@@ -232,7 +232,7 @@ fn rd7_a_read_of_what_a_snapshot_replaces_is_not_answered() {
     let put = follower.put(1);
     follower.hears(1, 2, put, 1);
     let ask = follower.is_asked();
-    assert_eq!(answers(&follower.is_told(ask, 1)), 0, "it read at the tip, which is not decided");
+    assert_eq!(answers(&follower.is_told(ask, 1)), 0, "what it read is not decided");
     let effects = follower.step(snapshot(5));
     assert_eq!(follower.replica.executor().decided(), Instance(5), "something else is decided there");
     assert_eq!(answers(&effects), 0, "the answer holds what was never decided");
@@ -413,7 +413,7 @@ fn rd10_a_follower_waits_for_the_tickets_before_what_it_read() {
     follower.hears(1, 3, place(), 2);
     follower.hears(1, 4, put, 3);
     follower.hears(1, 5, Batch::NoOp, 4);
-    assert_eq!(answers(&follower.is_told(ask, 2)), 0, "the tip is not decided");
+    assert_eq!(answers(&follower.is_told(ask, 2)), 0, "what was executed is not decided");
     assert_eq!(answers(&follower.hears(1, 6, Batch::NoOp, 5)), 0, "it saw the write behind the ticket");
     assert_eq!(answers(&follower.step(Input::Released(TICKET))), 1);
 }

@@ -61,7 +61,7 @@ const CATCH_UP: u8 = 10;
 const CATCH_UP_REPLY: u8 = 11;
 const READ_POSITION: u8 = 12;
 const READ_POSITION_REPLY: u8 = 13;
-const TAKE_OVER: u8 = 14;
+const TRANSFER_LEADER: u8 = 14;
 
 // Batch kinds.
 const NO_OP: u8 = 0;
@@ -163,7 +163,7 @@ pub fn encode(body: &mut Body, envelope: &Envelope) {
             put_ballot(body, m.ballot);
         }
         Message::TransferLeader(m) => {
-            body.put_u8(TAKE_OVER);
+            body.put_u8(TRANSFER_LEADER);
             put_ballot(body, m.ballot);
         }
     }
@@ -248,7 +248,7 @@ fn decode_message(r: &mut BodyReader<'_>) -> Result<Message, WireError> {
             let (incarnation, ask) = (r.varint()?, r.varint()?);
             ReadPositionReply { incarnation, ask, position: instance(r)?, ballot: ballot(r)? }.into()
         }
-        TAKE_OVER => TransferLeader { ballot: ballot(r)? }.into(),
+        TRANSFER_LEADER => TransferLeader { ballot: ballot(r)? }.into(),
         other => return Err(WireError::Unknown { what: "message kind", value: u64::from(other) }),
     })
 }

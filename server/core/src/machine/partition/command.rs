@@ -20,7 +20,7 @@ pub(super) fn repeat(
 ) -> bool {
     match repeats.find(number) {
         CommandLookup::New => return false,
-        // Two copies in the pipe at once: when the second was proposed, the first was not in the table (SE1).
+        // Two copies in flight at once: when the second was proposed, the first was not in the table (SE1).
         CommandLookup::Answered { instance, .. } if mutant!(dedupe_at_propose) && now.0 - instance < 16 => {
             return false;
         }

@@ -82,7 +82,7 @@ fn a_read_is_not_held_by_a_ticket_that_was_placed_after_it() {
     let confirmed_by = leader.asks(1, Request::Range(Box::new(whole)));
     let place = Place { ticket: ticket(1), prev: None, work: Work::Nothing };
     leader.step(Input::Place(place));
-    assert!(leader.replica.executor().last_ticket() == Some(ticket(1)), "it is executed at the tip");
+    assert!(leader.replica.executor().last_ticket() == Some(ticket(1)), "it is executed");
     assert_eq!(answers(&leader.is_confirmed(confirmed_by)), 1);
     // One that comes now has seen it.
     let whole = RangeRequest::whole(GROUP);

@@ -116,7 +116,7 @@ fn a_validation_waits_for_its_confirmation_and_for_what_it_saw() {
     let seen = reads(&mut leader, 2);
     let vote = writes(&mut leader, 2);
     let round = leader.asks(3, validate(seen, b"l", None));
-    assert_eq!(unchanged(&leader.is_confirmed(round)), None, "the tip that it saw is not decided");
+    assert_eq!(unchanged(&leader.is_confirmed(round)), None, "what it saw is not decided");
     leader.step(Input::Persisted(vote));
     let vote = Phase2b { ballot: round.0, first: Instance(3), instance: Instance(3) };
     let effects = leader.step(Input::Peer { from: ReplicaId(1), message: vote.into() });
