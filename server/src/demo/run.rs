@@ -186,6 +186,9 @@ fn opening(nodes: &Nodes, home: &Home, partitions: usize, since: Instant, export
     let memory =
         if home.in_memory { "; the file system is in memory: data survives kills, not power cuts" } else { "" };
     lines.push(format!("ready in {} ms; {place}{memory}", since.elapsed().as_millis()));
+    if cfg!(debug_assertions) {
+        lines.push("a debug build: to measure, run it with --release".to_owned());
+    }
     if let Some(endpoints) = export {
         lines.push(format!("the usual ports are taken: export COPPICE_ENDPOINTS={endpoints}"));
     }

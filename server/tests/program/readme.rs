@@ -138,7 +138,7 @@ fn the_demo_of_the_first_page_says_what_it_shows() {
 
 #[test]
 fn every_other_command_of_the_first_page_is_one_that_exists() {
-    let known = ["cargo run --release -- demo", "cargo test --workspace"];
+    let known = ["cargo run -- demo", "cargo test --workspace"];
     for block in blocks() {
         let session = block.iter().any(|line| line.starts_with("$ ") || line.starts_with("coppice> "));
         for line in block.iter().filter(|_| !session) {

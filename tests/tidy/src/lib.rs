@@ -257,7 +257,7 @@ pub fn readme(sources: &[Source]) -> Complaints {
         return vec!["README.md is missing".into()];
     };
     let first_screen: Vec<&str> = readme.text.lines().take(40).collect();
-    ["cargo run --release -- demo", "cargo test --workspace"]
+    ["cargo run -- demo", "cargo test --workspace"]
         .into_iter()
         .filter(|command| !first_screen.iter().any(|line| line.trim_start_matches("$ ").starts_with(command)))
         .map(|command| format!("README.md: `{command}` is not in its first 40 lines"))
