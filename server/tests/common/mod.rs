@@ -83,7 +83,7 @@ impl Drop for Scratch {
 #[track_caller]
 pub fn assert_caught(mutant: &str, test: &str) {
     let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
-    command.args([test, "--exact"]).env("COPPICE_MUTANT", mutant).env(PATIENCE_VARIABLE, "20");
+    command.args([test, "--exact", "--include-ignored"]).env("COPPICE_MUTANT", mutant).env(PATIENCE_VARIABLE, "20");
     let output = command.output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("running 1 test"), "no test {test}");

@@ -152,6 +152,7 @@ fn a_flipped_byte_in_the_newest_checkpoint_falls_back_to_the_older_one() {
 }
 
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn a_node_without_a_good_checkpoint_takes_its_state_from_a_peer_and_votes_only_then() {
     let mut cluster = trimmed_cluster(2);
     for path in checkpoints(&cluster, 2) {

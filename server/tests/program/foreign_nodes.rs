@@ -47,6 +47,7 @@ fn holds(cluster: &Cluster, index: usize, value: &str) {
 /// A learner once took its first snapshot from whoever answered at a voter's address, and became a voter with it: what
 /// was answered before was gone.
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn a_snapshot_of_another_cluster_is_never_taken() {
     let mut stranger = stranger();
     let mut cluster = Cluster::formed_beside(3, 1, "m");
@@ -72,6 +73,7 @@ fn a_snapshot_of_another_cluster_is_never_taken() {
 /// A node without the directory once asked whoever answered at another one's address for a newer map, adopted it within
 /// seconds, and removed its replicas.
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn a_map_of_another_cluster_is_never_adopted() {
     let mut stranger = stranger();
     let mut cluster = Cluster::formed(4, "e,m,t");

@@ -100,6 +100,7 @@ fn below_the_disk_reserve_writes_are_refused_and_freed_space_brings_them_back() 
 
 /// Nothing but the store's own data fills the disk, and nobody but its users can make room.
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn deletes_make_room_on_a_full_disk() {
     let Some(flags) = own_mounts() else { return eprintln!("skipped: this user may not mount") };
     let settings = ["--log-disk-reserve=16MiB", "--log-segment-bytes=1MiB"];
@@ -311,6 +312,7 @@ fn resident_mib(cluster: &Cluster, node: usize) -> u64 {
 
 /// The leader has memory without end. Unless the others tell it of their limit, they grow until they are killed.
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn where_the_memory_of_a_majority_is_at_its_limit_writes_are_refused_and_deletes_are_not() {
     let mut cluster = Cluster::formed(3, "");
     for node in [1, 2] {
@@ -343,6 +345,7 @@ fn where_the_memory_of_a_majority_is_at_its_limit_writes_are_refused_and_deletes
 
 /// Neither took what a leader proposes any more, and the partition had none for as long as that lasted.
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn where_the_memory_of_a_majority_is_spent_somebody_leads_and_deletes_make_room() {
     let mut cluster = Cluster::formed(3, "");
     let value = format!("@{}", cluster.scratch.path("value").display());
@@ -376,6 +379,7 @@ fn where_the_memory_of_a_majority_is_spent_somebody_leads_and_deletes_make_room(
 
 #[cfg(feature = "mutants")]
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn spent_memory_that_takes_nothing_is_caught() {
     let test = "full_disks::where_the_memory_of_a_majority_is_spent_somebody_leads_and_deletes_make_room";
     crate::common::assert_caught("spent_memory_loses_all", test);
@@ -383,6 +387,7 @@ fn spent_memory_that_takes_nothing_is_caught() {
 
 #[cfg(feature = "mutants")]
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn nodes_that_do_not_tell_that_they_are_full_are_caught() {
     let test = "full_disks::where_the_memory_of_a_majority_is_at_its_limit_writes_are_refused_and_deletes_are_not";
     crate::common::assert_caught("fullness_untold", test);

@@ -19,6 +19,7 @@ fn halves() -> Cluster {
 
 /// The scan named the directory as what did not answer, and the transfer ended as if it may still come.
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn a_partition_without_quorum_is_named_and_refuses_what_needs_one() {
     let mut cluster = halves();
     // Whoever leads it is gone in one round, and stays in the other.

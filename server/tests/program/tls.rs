@@ -180,6 +180,7 @@ fn a_certificate_stands_for_the_user_who_was_added_with_it() {
 }
 
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn certificates_and_their_authority_are_replaced_under_load() {
     let scratch = Scratch::new("certs");
     let (old, new) = (authority(&scratch, "old", 3), authority(&scratch, "new", 3));
@@ -279,6 +280,7 @@ fn replace(path: &Path, content: &[u8]) {
 }
 
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn a_demo_inside_tls_is_a_demo() {
     let _beside = demo_beside_others();
     let said = run(&[

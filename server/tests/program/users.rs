@@ -204,6 +204,7 @@ fn users_are_managed_by_verbs() {
 
 /// One who is connected everywhere, in the middle of a range, and gone: no node answers any more.
 #[test]
+#[ignore = "long: processes that wait for each other"]
 fn a_removed_user_is_out_while_connected() {
     let mut guarded = Guarded::new();
     guarded.add("bob", &["--role", "write"]);
@@ -312,7 +313,7 @@ fn wrong_credentials_cost_the_asker_time_and_not_the_server() {
     assert!(late.iter().all(|(_, took)| *took >= Duration::from_millis(450)), "{late:?}");
     assert_eq!(late.len() + closed.len(), 4 * STRANGERS_MAX);
     let log = guarded.cluster.log(0);
-    let lines = log.lines().filter(|line| line.contains("a client is turned away")).count();
+    let lines = log.lines().filter(|line| line.contains("a client is refused")).count();
     assert!((1..20).contains(&lines), "{lines} lines");
     assert!(!log.contains(wrong.reveal()) && log.contains("127.0.0.1"), "the address, and not the token");
 }

@@ -254,7 +254,7 @@ fn tests(target: &str, names: &BTreeSet<&str>, count: Option<u64>) -> Result<Vec
         cargo.env("COPPICE_FUZZ_NODE_RUNS", (count / 1_000).max(1).to_string());
     }
     // One by one: each of them measures memory, or keeps the machine busy.
-    cargo.arg("--manifest-path").arg(manifest).args(["--", "--test-threads=1"]).args(names);
+    cargo.arg("--manifest-path").arg(manifest).args(["--", "--test-threads=1", "--include-ignored"]).args(names);
     let output = cargo.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("cargo: {error}"))?;
     let said = String::from_utf8_lossy(&output.stdout);

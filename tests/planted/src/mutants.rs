@@ -38,7 +38,8 @@ pub fn active(name: &str) -> bool {
 #[track_caller]
 pub fn assert_caught(mutant: &str, test: &str) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    let output = command.args([test, "--exact"]).env("COPPICE_MUTANT", mutant).output().expect("it runs");
+    let output =
+        command.args([test, "--exact", "--include-ignored"]).env("COPPICE_MUTANT", mutant).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("running 1 test"), "no test {test}");
     assert!(!output.status.success(), "{mutant} is not caught by {test}: {said}");
