@@ -21,6 +21,7 @@ use super::faults::Kind;
 use super::groups::Group;
 use super::oracle::Oracle;
 use super::plan::{Judged, Nanos};
+use super::positions::Positions;
 
 /// Numbers of commands that never got one of their client: above all that do.
 const UNNUMBERED: u64 = 1 << 60;
@@ -62,6 +63,8 @@ pub struct Account {
     operations: Vec<Operation>,
     faults: Vec<(Nanos, String)>,
     open: usize,
+    /// How far answers have seen.
+    pub positions: Positions,
 }
 
 impl Account {

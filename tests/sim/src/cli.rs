@@ -11,8 +11,8 @@ use coppice_check::event::Event;
 use coppice_check::write::write;
 use coppice_model::cli as model;
 
+use super::coverage::Coverage;
 use super::plan::{Judged, Plan};
-use super::reached::Reached;
 use super::schedule::Schedule;
 use super::sweep::{Changes, Sweep, catch_panics, run_plan};
 use super::trace::Trace;
@@ -87,9 +87,9 @@ enum Verb {
         /// Not as the seeds draw it, such as retries=50%, speculation=both, reads=lease; separated by commas.
         #[arg(long, value_delimiter = ',', value_parser = setting, value_name = "NAME=VALUE")]
         set: Vec<(String, String)>,
-        /// Fail if a rare condition was met less often, and print the rarest.
+        /// Fail if a coverage mark was met less often, and print the rarest.
         #[arg(long)]
-        reached_min: Option<u64>,
+        coverage_min: Option<u64>,
     },
     /// Run one seed, or a schedule, again, with a trace.
     Replay {
@@ -148,11 +148,11 @@ pub fn main() -> ExitCode {
     let Args { verb, seed_seconds, memory_mib } = Args::parse();
     Limits { seed: Duration::from_secs(seed_seconds), memory_mib }.watch();
     match verb {
-        Verb::Sweep { from, count, jobs, twice, twice_every, first, tier, phase, set, reached_min } => {
+        Verb::Sweep { from, count, jobs, twice, twice_every, first, tier, phase, set, coverage_min } => {
             let twice_every = if twice { 1 } else { twice_every };
             let judged = Judged { audit: phase == Phase::Audit, tier0: tier.contains(&0), tier1: tier.contains(&1) };
             let changes = Changes { judged, set };
-            sweep(&Sweep { from, count, jobs, twice_every, first, quiet: false, changes }, reached_min)
+            sweep(&Sweep { from, count, jobs, twice_every, first, quiet: false, changes }, coverage_min)
         }
         Verb::Replay { what, trace, history } => match planned(&what) {
             Ok(plan) => replay(plan, trace, history),
@@ -197,8 +197,8 @@ fn planned(what: &str) -> Result<Plan, String> {
 }
 
 /// Prints what was met least often; false: something less often than `least`.
-fn reached(reached: &Reached, least: u64) -> bool {
-    let all = reached.rarest();
+fn is_covered(coverage: &Coverage, least: u64) -> bool {
+    let all = coverage.rarest();
     let rare: Vec<&str> = all.iter().filter(|(_, count)| *count < least).map(|(name, _)| *name).collect();
     all.iter().take(rare.len().max(8)).for_each(|(name, count)| println!("{count:>9}  {name}"));
     if !rare.is_empty() {
@@ -207,7 +207,7 @@ fn reached(reached: &Reached, least: u64) -> bool {
     rare.is_empty()
 }
 
-fn sweep(sweep: &Sweep, reached_min: Option<u64>) -> ExitCode {
+fn sweep(sweep: &Sweep, coverage_min: Option<u64>) -> ExitCode {
     // Jobs take numbers a little beyond the last.
     if sweep.from.checked_add(sweep.count).is_none_or(|end| end.checked_add(sweep.jobs as u64).is_none()) {
         eprintln!("error: --from {} and --count {} go beyond the last seed, {}", sweep.from, sweep.count, u64::MAX);
@@ -224,7 +224,7 @@ fn sweep(sweep: &Sweep, reached_min: Option<u64>) -> ExitCode {
         report.faults,
         report.failed.len()
     );
-    let enough = reached_min.is_none_or(|least| reached(&report.reached, least));
+    let enough = coverage_min.is_none_or(|least| is_covered(&report.coverage, least));
     if report.failed.is_empty() && enough {
         return ExitCode::SUCCESS;
     }

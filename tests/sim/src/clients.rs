@@ -14,7 +14,7 @@ use coppice_client::time::Time;
 use coppice_client::wire::{ClientId, Part, Position, ScanOptions};
 
 use super::account::End;
-use super::doors::Line;
+use super::endpoints::Line;
 use super::events::Event;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
 use super::positions::Positions;
@@ -76,7 +76,7 @@ impl Client {
             window: 1 + random.below(5),
             read_window: 1 + random.below(5),
             range_credit: 64 << random.below(10),
-            optimistic_scans: plan.collectors >> (number % 32) & 1 == 1,
+            optimistic_scans: plan.workload.collectors >> (number % 32) & 1 == 1,
             ..Config::default()
         };
         let endpoints = (0..plan.nodes).map(|node| format!("n{node}:7400")).collect();
@@ -86,8 +86,8 @@ impl Client {
             number,
             random,
             waiting: BTreeMap::new(),
-            left: plan.operations / plan.clients,
-            in_flight: plan.in_flight,
+            left: plan.workload.operations / plan.workload.clients,
+            in_flight: plan.workload.in_flight,
             values: 0,
             tokens: 0,
             effects: Vec::new(),
@@ -114,8 +114,8 @@ impl Client {
 
     fn key(&mut self, plan: &Plan) -> u32 {
         // Half of the time a few hot keys, so that operations meet.
-        let keys = if self.random.below(2) == 0 { plan.keys.min(8) } else { plan.keys };
-        let spread = plan.keys / keys.max(1);
+        let keys = if self.random.below(2) == 0 { plan.workload.keys.min(8) } else { plan.workload.keys };
+        let spread = plan.workload.keys / keys.max(1);
         self.random.below(keys as usize) as u32 * spread.max(1)
     }
 
@@ -156,17 +156,17 @@ impl World {
     pub fn think(&mut self, client: usize) {
         self.clients[client].thinking = false;
         while self.clients[client].left > 0 && self.busy(client) < self.clients[client].in_flight {
-            if self.healed {
+            if self.faults.healed {
                 self.clients[client].left = 0;
                 break;
             }
             self.clients[client].left -= 1;
             if self.map.partitions.len() > 1 && self.clients[client].random.below(100) < 15 {
-                let keys = self.plan.keys as usize;
+                let keys = self.plan.workload.keys as usize;
                 let low = self.clients[client].random.below(keys) as u32;
                 let whole = self.clients[client].random.below(2) == 0;
                 let high = low + 1 + self.clients[client].random.below(keys) as u32;
-                let (low, high) = if whole { (0, self.plan.keys) } else { (low, high) };
+                let (low, high) = if whole { (0, self.plan.workload.keys) } else { (low, high) };
                 let reverse = self.clients[client].random.below(8) == 0;
                 let (request, call, stale) = range(key(low), Some(key(high)), 0, reverse, ReadMode::Leader);
                 self.submit(client, request, call, stale);
@@ -174,7 +174,7 @@ impl World {
             }
             let (request, call, stale) = self.draw(client);
             self.submit(client, request, call, stale);
-            if self.plan.think > 0 {
+            if self.plan.workload.think > 0 {
                 break;
             }
         }
@@ -185,7 +185,7 @@ impl World {
     /// A client's connections break, and it gets none for a while: what it asked may be done meanwhile.
     pub fn send_away(&mut self, client: usize, length: Nanos) {
         self.clients[client].absent_until = self.now + length;
-        let lines = self.lines.iter().filter(|(_, line)| line.client == client && line.client_open);
+        let lines = self.lines.open.iter().filter(|(_, line)| line.client == client && line.client_open);
         let lines: Vec<u64> = lines.map(|(&number, _)| number).collect();
         lines.into_iter().for_each(|number| self.cut_line(number));
     }
@@ -196,7 +196,7 @@ impl World {
     }
 
     fn think_later(&mut self, client: usize) {
-        let (pause, busy) = (self.plan.think, self.busy(client));
+        let (pause, busy) = (self.plan.workload.think, self.busy(client));
         let each = &mut self.clients[client];
         if each.left == 0 || each.thinking || busy >= each.in_flight {
             return;
@@ -232,7 +232,7 @@ impl World {
             _ => {
                 let mode = mode(&mut each.random);
                 let limit = if each.random.below(4) == 0 { 1 + each.random.below(20) as u32 } else { 0 };
-                let high = self::key(number + 1 + each.random.below(plan.keys as usize) as u32);
+                let high = self::key(number + 1 + each.random.below(plan.workload.keys as usize) as u32);
                 let home = self.map.route(&key).and_then(|entry| entry.high.clone());
                 let high = Some(home.map_or(high.clone(), |home| home.min(high)));
                 let reverse = each.random.below(4) == 0;
@@ -257,7 +257,7 @@ impl World {
         let each = &mut self.clients[client];
         each.tokens += 1;
         let token = each.tokens;
-        let impatient = each.random.chance(self.plan.impatient);
+        let impatient = each.random.chance(self.plan.workload.impatient);
         let patience = if impatient { MS + each.random.below(3_000 * MS as usize) as Nanos } else { FOREVER };
         let (command, limit) = match &request {
             Request::Command(command) => (Some(command.clone()), 0),
@@ -269,14 +269,14 @@ impl World {
             Ok(key) => {
                 let index = self.account.invoke(each.number as u64 + 1, now, call, stale);
                 let (pairs, positions) = (Vec::new(), Vec::new());
-                let floor = (reads && !stale).then(|| self.positions.clone());
+                let floor = (reads && !stale).then(|| self.account.positions.clone());
                 let (ticket, resumed) = (None, false);
                 let waiting = Waiting { index, key, command, pairs, positions, ticket, limit, resumed, floor };
                 each.waiting.insert(token, waiting);
             }
             // By the client's map, a border lies between the keys.
             Err(SubmitError::Refused(_)) if matches!(call, Call::Many(_)) || stale => {
-                self.reached.note("client: a border lies between the keys of one call");
+                self.coverage.note("client: a border lies between the keys of one call");
             }
             Err(SubmitError::Full(_)) => {}
             Err(SubmitError::Refused(error)) => self.fail("client", format!("a good call is refused: {error}")),
@@ -321,7 +321,7 @@ impl World {
             Effect::Connect { connection, address } => {
                 let node = address[1..].split(':').next().and_then(|node| node.parse().ok()).unwrap_or(0);
                 let line = self.name_line();
-                self.lines.insert(line, Line::new(client, connection, node, self.now));
+                self.lines.open.insert(line, Line::new(client, connection, node, self.now));
                 let ok = self.nodes[node].up && !self.net.refuses();
                 // Some attempts hang: the session must notice by itself.
                 let away = self.clients[client].absent_until > self.now;
@@ -329,12 +329,12 @@ impl World {
                     let at = self.now + self.net.delay();
                     self.schedule(at, Event::Opened { line, ok });
                 } else {
-                    self.reached.note("client: an attempt to connect hangs");
+                    self.coverage.note("client: an attempt to connect hangs");
                 }
             }
             Effect::Send { connection, bytes } => {
                 let at = self.now + self.net.delay();
-                let mut lines = self.lines.iter_mut();
+                let mut lines = self.lines.open.iter_mut();
                 let found = lines.find(|(_, line)| line.client == client && line.id == connection);
                 let Some((&number, line)) = found.filter(|(_, line)| line.client_open) else { return };
                 line.to_node = line.to_node.max(at);
@@ -345,7 +345,7 @@ impl World {
                 }
             }
             Effect::Close { connection } => {
-                let mut lines = self.lines.iter();
+                let mut lines = self.lines.open.iter();
                 let found = lines.find(|(_, line)| line.client == client && line.id == connection);
                 if let Some(&number) = found.map(|(number, _)| number) {
                     self.leave_line(number);
@@ -388,23 +388,23 @@ impl World {
                 Some(output) => {
                     let own = if waiting.positions.is_empty() { vec![answer.position] } else { waiting.positions };
                     if waiting.resumed {
-                        self.reached.note("client: a write that was repeated is answered");
+                        self.coverage.note("client: a write that was repeated is answered");
                     }
                     if own.len() > 1 && waiting.ticket.is_none() {
-                        self.reached.note("client: a range across partitions is one moment without a ticket");
+                        self.coverage.note("client: a range across partitions is one moment without a ticket");
                     }
                     let exactly = waiting.ticket.is_some();
                     if let Some(Err((check, what))) = waiting.floor.map(|floor| floor.allow(&own, exactly)) {
                         self.fail(check, what);
                     }
-                    self.positions.raise(&own);
+                    self.account.positions.raise(&own);
                     End::Answered { output, positions: own, ticket: waiting.ticket }
                 }
                 None => return self.fail("client", format!("a call got the answer of another: {:?}", answer.output)),
             },
             Err(Error::Failed(_)) if waiting.resumed => End::Unknown,
             Err(Error::Failed(_)) => {
-                self.reached.note("client: a call surely had no effect");
+                self.coverage.note("client: a call surely had no effect");
                 let (client, numbers) = (self.clients[client].number as u64 + 1, self.account.numbers(index));
                 if let Err((check, what)) = self.oracle.ledger.refuse(client, numbers) {
                     self.fail(check, what);
@@ -417,7 +417,7 @@ impl World {
                     let request = Request::Resume(command, resume);
                     let each = &mut self.clients[client];
                     if let Ok(key) = each.session.submit(token, Time(now + FOREVER), request) {
-                        self.reached.note("client: a write is repeated after an unknown end");
+                        self.coverage.note("client: a write is repeated after an unknown end");
                         each.waiting.insert(token, Waiting { key, resumed: true, ..waiting });
                         return self.turn_later(client);
                     }
@@ -427,7 +427,7 @@ impl World {
             },
         };
         if matches!(end, End::Unknown) {
-            self.reached.note("client: an end stays unknown");
+            self.coverage.note("client: an end stays unknown");
         }
         self.account.end(index, now, end);
         self.think_later(client);
@@ -458,12 +458,12 @@ impl World {
 
     /// A connection attempt ends.
     pub fn on_opened(&mut self, number: u64, ok: bool) {
-        let Some(line) = self.lines.get_mut(&number) else { return };
+        let Some(line) = self.lines.open.get_mut(&number) else { return };
         let (client, connection) = (line.client, line.id);
         let ok = ok && line.node_open;
         if !ok {
             line.client_open = false;
-            self.lines.remove(&number);
+            self.lines.open.remove(&number);
         }
         let reason = "refused the connection".to_owned();
         let input = if ok { Input::Connected(connection) } else { Input::Disconnected { connection, reason } };
@@ -472,15 +472,15 @@ impl World {
 
     /// A connection broke.
     pub fn on_lost(&mut self, number: u64) {
-        let Some(line) = self.lines.get(&number) else { return };
+        let Some(line) = self.lines.open.get(&number) else { return };
         let (client, connection) = (line.client, line.id);
         if !line.client_open {
-            self.lines.remove(&number);
+            self.lines.open.remove(&number);
             return;
         }
         self.leave_line(number);
         if self.busy(client) > 0 {
-            self.reached.note("client: a connection is lost under a call");
+            self.coverage.note("client: a connection is lost under a call");
         }
         let reason = "lost the connection".to_owned();
         self.client_step(client, Input::Disconnected { connection, reason });
@@ -488,9 +488,9 @@ impl World {
 
     /// Bytes of a node arrive at a client.
     pub fn client_receives(&mut self, number: u64, bytes: &Bytes) {
-        let Some(line) = self.lines.get_mut(&number).filter(|line| line.client_open) else { return };
+        let Some(line) = self.lines.open.get_mut(&number).filter(|line| line.client_open) else { return };
         line.at_client.feed(bytes);
-        while let Some(line) = self.lines.get_mut(&number) {
+        while let Some(line) = self.lines.open.get_mut(&number) {
             let (client, connection) = (line.client, line.id);
             match line.at_client.next_frame() {
                 Ok(Some(frame)) => self.client_step(client, Input::Frame { connection, frame }),

@@ -1,12 +1,13 @@
 //! Controllers of nodes: what they hear, and what they want, over the simulated disk and network. What a controller and
 //! the workers of its node tell each other takes its time.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::controller::{Controller, Effect, Input};
+use coppice_core::controller::{Controller, Effect, FetchId, Input};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
 use coppice_core::replay::Entry;
 use coppice_core::request::{Origin, Reply, Request};
@@ -16,8 +17,9 @@ use coppice_ordering::ReplicaId;
 use coppice_server::log::Append;
 
 use super::events::Event;
+use super::fingerprint;
 use super::plan::{MS, Nanos};
-use super::said;
+use super::store::Saved;
 use super::workers::Mail;
 use super::world::World;
 
@@ -35,7 +37,7 @@ pub struct Told(pub Input);
 
 impl fmt::Debug for Told {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&said::show_told(&self.0))
+        out.write_str(&fingerprint::show_told(&self.0))
     }
 }
 
@@ -82,35 +84,73 @@ impl Rare {
 }
 
 /// Telling.
+/// A node's controller, and what is on its way to it and from it.
+pub struct ControlThread {
+    pub controller: Controller,
+    /// What it is yet to be told, and whether it is at it.
+    pub inputs: VecDeque<Input>,
+    pub is_stepping: bool,
+    /// When the last thing arrives that each of the node's threads told it.
+    pub reported: BTreeMap<usize, Nanos>,
+    /// The earliest tick that is on its way.
+    pub tick_at: Option<Nanos>,
+    /// Snapshots of other nodes that have come, until the controller says whether they are wanted.
+    pub offers: BTreeMap<FetchId, (PartitionId, Saved)>,
+    /// Fetches that have yet to end.
+    pub fetches: BTreeSet<FetchId>,
+    /// What the directory was asked for, by the streams of its answers.
+    pub deciding: BTreeMap<u32, DirectoryCommand>,
+    /// Leaders as the node knows them.
+    pub leaders: BTreeMap<PartitionId, NodeId>,
+}
+
+impl ControlThread {
+    /// Of a process that has just begun, with so many workers.
+    pub fn new(workers: usize) -> ControlThread {
+        ControlThread {
+            controller: Controller::new(workers),
+            inputs: VecDeque::new(),
+            is_stepping: false,
+            reported: BTreeMap::new(),
+            tick_at: None,
+            offers: BTreeMap::new(),
+            fetches: BTreeSet::new(),
+            deciding: BTreeMap::new(),
+            leaders: BTreeMap::new(),
+        }
+    }
+}
+
 impl World {
     /// Tells a node's controller something, and carries out what it wants. A step never begins within another one.
     pub fn tell(&mut self, node: usize, input: Input) {
-        self.nodes[node].inputs.push_back(input);
-        if std::mem::replace(&mut self.nodes[node].is_stepping, true) {
+        self.nodes[node].process.control.inputs.push_back(input);
+        if std::mem::replace(&mut self.nodes[node].process.control.is_stepping, true) {
             return;
         }
         let life = self.nodes[node].life;
         while self.nodes[node].life == life
-            && let Some(input) = self.nodes[node].inputs.pop_front()
+            && let Some(input) = self.nodes[node].process.control.inputs.pop_front()
         {
             self.step_controller(node, input);
         }
         if self.nodes[node].life == life {
-            self.nodes[node].is_stepping = false;
+            self.nodes[node].process.control.is_stepping = false;
             self.begin_write(node, false);
             self.arm_controller(node);
         }
     }
 
     fn step_controller(&mut self, node: usize, input: Input) {
-        let (now, life, asked) = (self.now, self.nodes[node].life, said::show_told(&input));
+        let (now, life, asked) = (self.now, self.nodes[node].life, fingerprint::show_told(&input));
         let rare = Rare::of(&input);
         let founds = matches!(input, Input::Report(Report::DirectoryLed(_)) | Input::Tick);
         let mut effects = Vec::new();
         let local = self.nodes[node].clock.local(now);
-        self.nodes[node].controller.step(local, input, &mut effects);
-        rare.into_iter().for_each(|rare| self.reached.note(rare.met(&effects, &self.nodes[node].controller)));
-        let wanted: Vec<String> = effects.iter().map(said::show_wanted).collect();
+        self.nodes[node].process.control.controller.step(local, input, &mut effects);
+        rare.into_iter()
+            .for_each(|rare| self.coverage.note(rare.met(&effects, &self.nodes[node].process.control.controller)));
+        let wanted: Vec<String> = effects.iter().map(fingerprint::show_wanted).collect();
         self.trace.step(now, &(node, &asked, &wanted), |line| {
             *line += &format!("n{node} {asked} => {}", wanted.join(", "));
         });
@@ -127,10 +167,10 @@ impl World {
 
     /// Whether the node ends before this effect.
     pub fn is_doomed(&mut self, node: usize) -> bool {
-        match &mut self.nodes[node].doom {
+        match &mut self.nodes[node].crash.doom {
             Some((0, down)) => {
                 let down = *down;
-                self.reached.note("crash: between two effects of a step");
+                self.coverage.note("crash: between two effects of a step");
                 self.crash(node, down);
                 true
             }
@@ -144,8 +184,9 @@ impl World {
 
     /// What `init` does, where the directory has a leader and holds nothing.
     fn found_cluster(&mut self, node: usize) {
-        if self.nodes[node].controller.driven().is_some_and(|state| state.map.version.0 == 0) {
-            let create = DirectoryCommand::Create { map: (*self.first_map).clone(), settings: Default::default() };
+        if self.nodes[node].process.control.controller.driven().is_some_and(|state| state.map.version.0 == 0) {
+            let create =
+                DirectoryCommand::Create { map: (*self.asked.first_map).clone(), settings: Default::default() };
             self.decide(node, create);
         }
     }
@@ -154,7 +195,7 @@ impl World {
     pub fn report(&mut self, node: usize, thread: usize, input: Input) {
         let after = self.net.between_threads();
         let life = self.nodes[node].life;
-        let last = self.nodes[node].reported.entry(thread).or_default();
+        let last = self.nodes[node].process.control.reported.entry(thread).or_default();
         *last = (self.now + after).max(*last);
         let at = *last;
         self.schedule(at, Event::Told { node, life, input: Told(input) });
@@ -164,9 +205,9 @@ impl World {
     pub fn arm_controller(&mut self, node: usize) {
         let now = self.now;
         let each = &mut self.nodes[node];
-        let at = each.clock.when(each.controller.deadline()).max(now);
-        if each.up && each.control_at.is_none_or(|before| at < before) {
-            each.control_at = Some(at);
+        let at = each.clock.when(each.process.control.controller.deadline()).max(now);
+        if each.up && each.process.control.tick_at.is_none_or(|before| at < before) {
+            each.process.control.tick_at = Some(at);
             let life = each.life;
             self.schedule(at, Event::ControlTick { node, life, at });
         }
@@ -174,8 +215,8 @@ impl World {
 
     /// It is time.
     pub fn on_control_tick(&mut self, node: usize, at: Nanos) {
-        if self.nodes[node].control_at == Some(at) {
-            self.nodes[node].control_at = None;
+        if self.nodes[node].process.control.tick_at == Some(at) {
+            self.nodes[node].process.control.tick_at = None;
             self.tell(node, Input::Tick);
             if self.nodes[node].up {
                 self.arm_controller(node);
@@ -185,7 +226,7 @@ impl World {
 
     /// The settings of the cluster, for a controller.
     pub fn tell_controller_settings(&mut self, node: usize) {
-        let (replicas, leader_transfer_timeout) = (self.replicas as u32, LEADER_TRANSFER_TIMEOUT);
+        let (replicas, leader_transfer_timeout) = (self.asked.replicas as u32, LEADER_TRANSFER_TIMEOUT);
         let settings = ClusterSettings { replicas, leader_transfer_timeout, ..ClusterSettings::default() };
         self.tell(node, Input::Settings(Arc::new(settings)));
     }
@@ -197,7 +238,7 @@ impl World {
         match effect {
             Effect::Worker(worker, input) => {
                 if matches!(input, worker::Input::CheckpointNow(_)) {
-                    self.reached.note("checkpoint: the first one of a child");
+                    self.coverage.note("checkpoint: the first one of a child");
                 }
                 self.mail(node, worker, Mail::Control(input));
             }
@@ -210,23 +251,23 @@ impl World {
             Effect::Map(map) => self.use_map(node, &map),
             Effect::Adopt(state) => self.adopt(node, &Arc::new(state.map.clone())),
             Effect::AskForMap => {
-                let (from, life) = (self.random.below(self.nodes.len()), self.nodes[node].life);
+                let (from, life) = (self.draws.world.below(self.nodes.len()), self.nodes[node].life);
                 let at = self.now + self.net.delay();
-                self.reached.note("map: asked of another node");
+                self.coverage.note("map: asked of another node");
                 self.schedule(at, Event::MapAsked { from, node, life });
             }
             Effect::Fetch { fetch, group, from, least } => self.fetch(node, fetch, group, from, least),
             Effect::Admit(fetch, may) => self.on_admitted(node, fetch, may),
             Effect::Survey => {
-                let view = self.nodes[node].controller.driven().cloned();
+                let view = self.nodes[node].process.control.controller.driven().cloned();
                 let view = Box::new(view.map(|state| self.view(node, &state.map)).unwrap_or_default());
                 let (life, delay) = (self.nodes[node].life, self.net.delay().min(300 * MS));
                 self.schedule(self.now + delay, Event::Told { node, life, input: Told(Input::View(view)) });
             }
             Effect::Leaders(leaders) => {
                 for (group, leader) in leaders {
-                    if self.nodes[node].leaders.insert(group, leader) != Some(leader) {
-                        (0..self.plan.workers as usize).for_each(|worker| self.mail(node, worker, Mail::Look));
+                    if self.nodes[node].process.control.leaders.insert(group, leader) != Some(leader) {
+                        (0..self.plan.server.workers as usize).for_each(|worker| self.mail(node, worker, Mail::Look));
                     }
                 }
             }
@@ -244,14 +285,14 @@ impl World {
                 let each = &mut self.nodes[node];
                 each.newest_stream += 1;
                 let stream = each.newest_stream;
-                each.deciding.insert(stream, (*command).clone());
+                each.process.control.deciding.insert(stream, (*command).clone());
                 let life = each.life;
                 self.schedule(self.now + DECIDED_WITHIN, Event::Undecided { node, life, stream });
                 self.ask_directory(node, *command, stream);
             }
             Effect::Configure { leader, partition, expected, configuration } => {
                 let to = leader.0 as usize - 1;
-                self.reached.note("change: a configuration is asked for");
+                self.coverage.note("change: a configuration is asked for");
                 let delay = if to == node { Some(0) } else { self.net.send(node, to)[0] };
                 if let Some(delay) = delay {
                     let event = Event::Configure { node: to, partition, expected, configuration };
@@ -259,7 +300,7 @@ impl World {
                 }
             }
             Effect::TransferLeader { leader, partition, to } => {
-                self.reached.note("change: a leader is asked to hand over first");
+                self.coverage.note("change: a leader is asked to hand over first");
                 let leader = leader.0 as usize - 1;
                 let delay = if leader == node { Some(0) } else { self.net.send(node, leader)[0] };
                 if let Some(delay) = delay {
@@ -304,7 +345,10 @@ impl World {
         if from == node || !each.up || each.paused_until > self.now || !self.net.hears(from, node) {
             return;
         }
-        let (map, leaders) = (Arc::clone(each.controller.map()), each.leaders.clone().into_iter().collect());
+        let (map, leaders) = (
+            Arc::clone(each.process.control.controller.map()),
+            each.process.control.leaders.clone().into_iter().collect(),
+        );
         let at = self.now + self.net.delay();
         if self.net.hears(node, from) {
             self.schedule(at, Event::MapTold { node, life, map, leaders });
@@ -314,9 +358,9 @@ impl World {
     /// The answer comes.
     pub fn on_map_told(&mut self, node: usize, map: &Arc<PartitionMap>, leaders: Vec<(PartitionId, NodeId)>) {
         for (group, leader) in leaders {
-            let entry = self.nodes[node].controller.map().group(group);
+            let entry = self.nodes[node].process.control.controller.map().group(group);
             if entry.is_some_and(|entry| entry.replica_on(own(node)).is_none()) {
-                self.nodes[node].leaders.insert(group, leader);
+                self.nodes[node].process.control.leaders.insert(group, leader);
             }
         }
         self.adopt(node, map);
@@ -324,10 +368,10 @@ impl World {
 
     /// The replica here was removed from its group, and nobody needs it any more.
     fn remove_replica(&mut self, node: usize, group: PartitionId, replica: ReplicaId) {
-        self.reached.note("replica: removed from a node");
+        self.coverage.note("replica: removed from a node");
         let each = &mut self.nodes[node];
         each.store.append(Append { entry: Entry::Removed { group, replica }, lsn: None, lazy: false });
-        each.leaders.remove(&group);
+        each.process.control.leaders.remove(&group);
         if mutant!(removal_unflushed) {
             self.on_removal_logged(node, group);
         }
@@ -335,7 +379,7 @@ impl World {
 
     /// The removal of a replica is durable: its checkpoints go.
     pub fn on_removal_logged(&mut self, node: usize, group: PartitionId) {
-        let took = self.disk_random.below(self.plan.disk.snapshot_max as usize) as Nanos;
+        let took = self.draws.disk.below(self.plan.disk.snapshot_max as usize) as Nanos;
         let life = self.nodes[node].life;
         self.schedule(self.now + took, Event::Deleted { node, life, group });
     }
@@ -345,7 +389,7 @@ impl World {
         if self.nodes[node].store.delete_checkpoint(group) {
             return self.tell(node, Input::Deleted(group));
         }
-        let took = self.acts_random.below(self.plan.disk.flush_max as usize + 1) as Nanos;
+        let took = self.draws.acts.below(self.plan.disk.flush_max as usize + 1) as Nanos;
         let life = self.nodes[node].life;
         self.schedule(self.now + took, Event::Deleted { node, life, group });
     }
@@ -379,7 +423,7 @@ impl World {
 
     /// The directory has answered the node itself.
     pub fn on_own_reply(&mut self, node: usize, stream: u32, reply: &Reply) {
-        if let Some(command) = self.nodes[node].deciding.remove(&stream) {
+        if let Some(command) = self.nodes[node].process.control.deciding.remove(&stream) {
             let is_taken = matches!(reply, Reply::Directory(reply) if !matches!(reply, DirectoryReply::Refused(_)));
             self.report(node, 0, Input::Decided { command: Box::new(command), is_taken });
         }
@@ -387,7 +431,7 @@ impl World {
 
     /// It has not answered in time.
     pub fn on_undecided(&mut self, node: usize, stream: u32) {
-        if let Some(command) = self.nodes[node].deciding.remove(&stream) {
+        if let Some(command) = self.nodes[node].process.control.deciding.remove(&stream) {
             self.tell(node, Input::Decided { command: Box::new(command), is_taken: false });
         }
     }
@@ -395,7 +439,7 @@ impl World {
     /// A leader is to hand over to the replica on another node.
     pub fn on_transfer_leader(&mut self, node: usize, partition: PartitionId, to: NodeId) {
         let each = &self.nodes[node];
-        let entry = each.controller.map().group(partition);
+        let entry = each.process.control.controller.map().group(partition);
         let to = entry.and_then(|entry| entry.replica_on(to)).map(|info| ReplicaId(info.replica.0));
         if let (Some(to), true, true) = (to, each.up, each.paused_until <= self.now) {
             let deadline = each.clock.local(self.now) + self.plan.settings.election_timeout;
@@ -424,10 +468,10 @@ mod tests {
             world.start(node);
             let leader = leader.map(|next| own((node + next) % world.nodes.len()));
             world.tell(node, Input::Report(Report::DirectoryLed(leader)));
-            let before = world.reached.count("map: asked of another node");
+            let before = world.coverage.count("map: asked of another node");
             world.now += 2_000 * MS;
             world.tell(node, Input::Tick);
-            world.reached.count("map: asked of another node") - before
+            world.coverage.count("map: asked of another node") - before
         };
         assert_eq!((asks(Some(1)), asks(None)), (0, 1));
     }

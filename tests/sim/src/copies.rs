@@ -109,7 +109,7 @@ impl Copies {
 impl World {
     /// Whether a message of this node may leave for that one.
     pub fn may_say(&mut self, node: usize, to: usize) -> bool {
-        if !self.copies.drawn || node == to {
+        if !self.faults.copies.drawn || node == to {
             return true;
         }
         let each = &self.nodes[node];
@@ -130,7 +130,7 @@ impl World {
 
     /// Whether what a replica here wants to send is dropped, to whomever.
     pub fn is_silent(&self, node: usize) -> bool {
-        self.copies.drawn && !self.nodes[node].lives.vetting.may_speak()
+        self.faults.copies.drawn && !self.nodes[node].lives.vetting.may_speak()
     }
 
     /// A process is about to start what its disk holds.
@@ -138,14 +138,14 @@ impl World {
         let lives = &mut self.nodes[node].lives;
         lives.witnesses = Witnesses::read(lives.file.as_deref());
         lives.vetting = Vetting::default();
-        if self.copies.drawn {
+        if self.faults.copies.drawn {
             self.nodes[node].lives.vetting.begins();
         }
     }
 
     /// Its replicas stand: it greets the others, and awaits the word of those of its groups.
     pub fn greet_all(&mut self, node: usize) {
-        if !self.copies.drawn {
+        if !self.faults.copies.drawn {
             return;
         }
         let awaited = self.awaited(node);
@@ -166,14 +166,14 @@ impl World {
 
     fn greet_after(&mut self, node: usize, to: usize, pause: Nanos) {
         let (min, mean) = (self.plan.network.delay_min, self.plan.network.delay_mean);
-        let way = 2 * min + self.copies.random.below(4 * mean as usize + 1) as Nanos;
+        let way = 2 * min + self.faults.copies.random.below(4 * mean as usize + 1) as Nanos;
         let life = self.nodes[node].life;
         self.schedule(self.now + pause + way, Event::Greets { node, life, to });
     }
 
     /// The nodes whose word counts: those of the groups that run here.
     fn awaited(&self, node: usize) -> BTreeSet<NodeId> {
-        let controller = &self.nodes[node].controller;
+        let controller = &self.nodes[node].process.control.controller;
         let running = controller.replicas().running();
         let here = controller.map().groups().filter(|entry| running.contains_key(&entry.partition));
         let nodes = here.flat_map(|entry| entry.replicas.iter().map(|info| info.node));
@@ -186,8 +186,8 @@ impl World {
             let other = id.0 as usize - 1;
             let each = &self.nodes[other];
             let met = self.has_met_what_is_lacking(other, node);
-            let reached = each.up && each.paused_until <= self.now && each.doom.is_none();
-            let knows = standing(own(node), each.controller.map()).is_ok();
+            let reached = each.up && each.paused_until <= self.now && each.crash.doom.is_none();
+            let knows = standing(own(node), each.process.control.controller.map()).is_ok();
             met && reached && knows && self.net.hears(other, node) && self.net.hears(node, other)
         })
     }
@@ -205,7 +205,7 @@ impl World {
         }
         let there = self.nodes[to].up && self.nodes[to].paused_until <= self.now;
         let both = self.net.hears(node, to) && self.net.hears(to, node);
-        let known = standing(own(node), self.nodes[to].controller.map()).is_ok();
+        let known = standing(own(node), self.nodes[to].process.control.controller.map()).is_ok();
         if !there || !both || !known {
             return self.greet_after(node, to, REDIAL);
         }
@@ -218,7 +218,7 @@ impl World {
             return self.is_found_out(node, to, &text);
         }
         // Whom it does not know it does not remember either.
-        if standing(own(to), self.nodes[node].controller.map()).is_ok()
+        if standing(own(to), self.nodes[node].process.control.controller.map()).is_ok()
             && let Err(text) = self.meet(node, to)
         {
             // It hears that itself when it greets.
@@ -249,7 +249,7 @@ impl World {
             return self.fail("PX12 false alarm", format!("n{by} takes n{node} for a copy: {text}"));
         }
         self.nodes[node].lives.vetting.is_copy(text);
-        self.reached.note("copy: found out");
+        self.coverage.note("copy: found out");
         self.return_original(node);
     }
 
@@ -264,7 +264,7 @@ impl World {
         }
         let missing = self.nodes[node].lives.vetting.ends();
         if !missing.is_empty() {
-            self.reached.note("vetting: a node that was not reached is not awaited");
+            self.coverage.note("vetting: a node that was not reached is not awaited");
         }
     }
 }
@@ -274,7 +274,7 @@ impl World {
     /// A node is stopped and copied; later the copy takes the place of its disk.
     pub fn copy(&mut self, who: Target, (after, down): (Nanos, Nanos), others_restart: bool) {
         let node = self.node_of(who);
-        if self.copies.copied.is_some() || !self.nodes[node].up {
+        if self.faults.copies.copied.is_some() || !self.nodes[node].up {
             return;
         }
         self.crash_process(node, down);
@@ -282,27 +282,29 @@ impl World {
         let Some(store) = each.store.copy(self.plan.seed) else { return };
         let (file, met) = (each.lives.file.clone(), each.lives.met.clone());
         let other = Disk { store, maps: each.kept_maps.clone(), file, met };
-        self.copies.copied = Some(Copied { node, other, aside: Aside::default(), down, others_restart });
-        self.reached.note("copy: made");
+        self.faults.copies.copied = Some(Copied { node, other, aside: Aside::default(), down, others_restart });
+        self.coverage.note("copy: made");
         self.schedule(self.now + down + after, Event::PutBack { node });
     }
 
     /// The copy takes the place of the disk, as soon as everybody knows a life that it lacks.
     pub fn on_put_back(&mut self, node: usize) {
-        let Some(copied) = self.copies.copied.as_ref().filter(|_| !self.healed && self.nodes[node].may_start()) else {
+        let Some(copied) =
+            self.faults.copies.copied.as_ref().filter(|_| !self.faults.healed && self.nodes[node].may_start())
+        else {
             return;
         };
         let (down, others_restart) = (copied.down, copied.others_restart);
         let life = self.nodes[node].store.claim().map(|claim| claim.life);
         let met = |other: usize| life.is_some_and(|life| self.nodes[other].lives.met.contains(&(node, life)));
-        let knows = |other: usize| standing(own(node), self.nodes[other].controller.map()).is_ok();
+        let knows = |other: usize| standing(own(node), self.nodes[other].process.control.controller.map()).is_ok();
         let others = || (0..self.nodes.len()).filter(|other| *other != node && knows(*other));
         if !self.nodes[node].up || others().next().is_none() || !others().all(met) {
             return self.schedule(self.now + LOOK, Event::PutBack { node });
         }
         self.crash_process(node, down);
         if others_restart {
-            self.reached.note("copy: all others start anew before it does");
+            self.coverage.note("copy: all others start anew before it does");
             for other in (0..self.nodes.len()).filter(|other| *other != node) {
                 if self.nodes[other].up {
                     self.crash_process(other, MS);
@@ -311,16 +313,16 @@ impl World {
         }
         self.swap(node);
         self.nodes[node].lives.is_copy = true;
-        if let Some(copied) = &mut self.copies.copied {
+        if let Some(copied) = &mut self.faults.copies.copied {
             copied.aside = self.oracle.set_aside(node);
         }
-        self.reached.note("copy: put in the place of the disk");
+        self.coverage.note("copy: put in the place of the disk");
     }
 
     /// Whether a copy is to start later: somebody who knows is on the way.
     pub fn waits_for_witnesses(&self, node: usize) -> bool {
         let each = &self.nodes[node];
-        if !each.lives.is_copy || self.healed {
+        if !each.lives.is_copy || self.faults.healed {
             return false;
         }
         let map = each.kept_maps.back().cloned().unwrap_or_default();
@@ -332,7 +334,7 @@ impl World {
     fn take_away(&mut self, node: usize, why: &str) {
         let now = self.now;
         self.trace.step(now, &node, |line| *line += &format!("the copy at n{node} is taken away: {why}"));
-        self.reached.note("copy: nobody can know, and it is taken away");
+        self.coverage.note("copy: nobody can know, and it is taken away");
         self.return_original(node);
     }
 
@@ -341,25 +343,25 @@ impl World {
         if !self.nodes[node].lives.is_copy {
             return;
         }
-        let down = self.copies.copied.as_ref().map_or(MS, |copied| copied.down);
+        let down = self.faults.copies.copied.as_ref().map_or(MS, |copied| copied.down);
         self.crash_process(node, down);
         self.swap(node);
         self.nodes[node].lives.is_copy = false;
-        if let Some(copied) = self.copies.copied.take() {
+        if let Some(copied) = self.faults.copies.copied.take() {
             self.oracle.put_back(node, copied.aside);
         }
     }
 
     /// Everything works from now on: no copy runs any more.
     pub fn end_copies(&mut self) {
-        if let Some(node) = self.copies.copied.as_ref().map(|copied| copied.node) {
+        if let Some(node) = self.faults.copies.copied.as_ref().map(|copied| copied.node) {
             self.return_original(node);
         }
-        self.copies.copied = None;
+        self.faults.copies.copied = None;
     }
 
     fn swap(&mut self, node: usize) {
-        let Some(copied) = &mut self.copies.copied else { return };
+        let Some(copied) = &mut self.faults.copies.copied else { return };
         let each = &mut self.nodes[node];
         std::mem::swap(&mut each.store, &mut copied.other.store);
         std::mem::swap(&mut each.kept_maps, &mut copied.other.maps);

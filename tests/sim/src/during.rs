@@ -8,7 +8,7 @@ use std::time::Duration;
 use coppice_ordering::Settings;
 
 use super::faults::{Fault, Kind, Target};
-use super::plan::{DiskPlan, Judged, MS, Nanos, Network, Plan};
+use super::plan::{DiskPlan, Judged, MS, Nanos, Network, Plan, ServerPlan, Workload};
 use super::trace::Trace;
 use super::world::World;
 
@@ -76,27 +76,40 @@ fn plan(seed: u64, cut: &str) -> Plan {
         connect_fails: 0,
         damaged: 0,
     };
-    let disk =
-        DiskPlan { flush_min: MS / 4, flush_max: MS, power: false, snapshot_max: MS, misread: 0, read_errors: 0 };
+    let drawn = Plan::of(seed);
+    let disk = DiskPlan {
+        flush_min: MS / 4,
+        flush_max: MS,
+        power: false,
+        snapshot_max: MS,
+        misread: 0,
+        read_errors: 0,
+        ..drawn.disk
+    };
     let nodes = if cut == CUTS[11] { 4 } else { 3 };
     Plan {
         partitions: 3,
         replicas: 3,
         nodes,
-        clients: 6,
-        in_flight: 1,
-        operations: 1_800,
-        keys: 64,
-        think: 20 * MS,
-        impatient: 0,
+        workload: Workload {
+            clients: 6,
+            in_flight: 1,
+            operations: 1_800,
+            keys: 64,
+            think: 20 * MS,
+            impatient: 0,
+            collectors: 0b01_0101,
+        },
         settings,
-        speculation: u32::MAX,
-        collectors: 0b01_0101,
-        gatherers: u32::MAX,
-        sessions_max: 100_000,
-        expiry_instances: 1_000_000,
-        snapshot_instances: u64::MAX,
-        place_timeout: 150 * MS,
+        server: ServerPlan {
+            speculation: u32::MAX,
+            gatherers: u32::MAX,
+            sessions_max: 100_000,
+            expiry_instances: 1_000_000,
+            snapshot_instances: u64::MAX,
+            place_timeout: 150 * MS,
+            ..drawn.server
+        },
         network,
         disk,
         clock_rates: vec![1_000; nodes as usize],
@@ -104,7 +117,7 @@ fn plan(seed: u64, cut: &str) -> Plan {
         minority_down: false,
         // What is answered is judged by all other runs.
         judged: Judged { audit: false, tier0: false, tier1: false },
-        ..Plan::of(seed)
+        ..drawn
     }
 }
 

@@ -1,5 +1,7 @@
 //! What happens in a run, and in which order.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -120,14 +122,49 @@ impl Event {
     }
 }
 
+/// Events to come, and how many there were.
+#[derive(Default)]
+pub struct Agenda {
+    events: BinaryHeap<Reverse<Scheduled>>,
+    /// Events ordered so far, and those that happened.
+    ordered: u64,
+    happened: u64,
+}
+
+impl Agenda {
+    /// Orders an event.
+    pub fn push(&mut self, at: Nanos, event: Event) {
+        self.ordered += 1;
+        self.events.push(Reverse(Scheduled { at, number: self.ordered, event }));
+    }
+
+    /// The next one, unless that is later than `until`.
+    pub fn pop(&mut self, until: Nanos) -> Option<(Nanos, Event)> {
+        self.events.peek().filter(|next| next.0.at <= until)?;
+        let Reverse(Scheduled { at, event, .. }) = self.events.pop()?;
+        self.happened += 1;
+        Some((at, event))
+    }
+
+    /// How many are to come.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// How many happened.
+    pub fn happened(&self) -> u64 {
+        self.happened
+    }
+}
+
 /// An event and its time; of equal times the one ordered first comes first.
-pub struct Scheduled {
+struct Scheduled {
     /// When.
-    pub at: Nanos,
+    at: Nanos,
     /// Counts them.
-    pub number: u64,
+    number: u64,
     /// What.
-    pub event: Event,
+    event: Event,
 }
 
 impl PartialEq for Scheduled {

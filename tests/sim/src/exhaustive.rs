@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use coppice_check::random::Random;
 
 use super::faults::{Fault, Kind, Target};
-use super::plan::{MS, Plan};
+use super::plan::{MS, Plan, ServerPlan, Workload};
 use super::sweep::run_plan;
 use super::trace::Trace;
 use super::world::{Outcome, World};
@@ -77,11 +77,19 @@ fn small(operations: u32) -> Plan {
     let mut plan = Plan::of(0);
     plan.faults.clear();
     plan.clock_rates.iter_mut().for_each(|rate| *rate = 1_000);
-    (plan.partitions, plan.replicas, plan.nodes, plan.clients) = (2, 3, 3, 2);
+    (plan.partitions, plan.replicas, plan.nodes) = (2, 3, 3);
     plan.clock_rates.resize(3, 1_000);
-    (plan.in_flight, plan.operations, plan.keys, plan.impatient, plan.think) = (4, operations, 24, 0, 2 * MS);
-    (plan.snapshot_instances, plan.segment_bytes, plan.shuffle, plan.minority_down) = (12, 24 << 10, false, false);
-    (plan.sessions_max, plan.expiry_instances, plan.speculation) = (100_000, 1_000_000, u32::MAX);
+    let collectors = plan.workload.collectors;
+    plan.workload =
+        Workload { clients: 2, in_flight: 4, operations, keys: 24, impatient: 0, think: 2 * MS, collectors };
+    (plan.disk.segment_bytes, plan.shuffle, plan.minority_down) = (24 << 10, false, false);
+    plan.server = ServerPlan {
+        snapshot_instances: 12,
+        sessions_max: 100_000,
+        expiry_instances: 1_000_000,
+        speculation: u32::MAX,
+        ..plan.server
+    };
     plan.settings = coppice_ordering::Settings { window: 4, batch_bytes_max: 128, ..Default::default() };
     let network = &mut plan.network;
     (network.tail, network.loss, network.duplicates, network.client_cut, network.connect_fails) = (0, 0, 0, 0, 0);
@@ -153,7 +161,7 @@ fn io_errors(operations: u32, step: usize) -> usize {
         let kind = Kind::CheckpointError { who: Target::Node(node), after: u64::from(number) };
         Fault { at: 0, kind }
     };
-    let met = |outcome: &Outcome| outcome.reached.count("checkpoint: an act fails") > 0;
+    let met = |outcome: &Outcome| outcome.coverage.count("checkpoint: an act fails") > 0;
     every("an I/O error at I/O", operations, step, &log, &ended)
         + every("an I/O error at act on checkpoints", operations, step, &checkpoints, &met)
         + read_errors(operations, step)

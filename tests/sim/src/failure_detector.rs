@@ -19,10 +19,10 @@ impl World {
             let listens = self.nodes[other].up && self.net.hears(other, node) && other != node;
             if listens {
                 let at = self.nodes[other].clock.local(self.now);
-                self.nodes[other].heard.insert(own(node), LastHeard { at, life });
+                self.nodes[other].process.heard.insert(own(node), LastHeard { at, life });
             }
         }
-        let heard = self.nodes[node].heard.iter().map(|(&node, &heard)| (node, heard)).collect();
+        let heard = self.nodes[node].process.heard.iter().map(|(&node, &heard)| (node, heard)).collect();
         self.input(node, worker, Input::Heard { fresh: Vec::new(), heard });
     }
 
@@ -40,14 +40,14 @@ impl World {
     /// The groups of a node are told that the process of another one has ended, if it has not begun anew meanwhile.
     pub fn on_gone(&mut self, node: usize, life: u64, gone: usize) {
         if self.nodes[node].life == life && self.nodes[node].up && !self.nodes[gone].up {
-            self.reached.note("a node is told that another one's process ended");
+            self.coverage.note("a node is told that another one's process ended");
             self.tell_workers(node, || Input::Gone(own(gone)));
         }
     }
 
     fn tell_workers(&mut self, node: usize, input: impl Fn() -> Input) {
         let life = self.nodes[node].life;
-        for worker in 0..self.nodes[node].workers.len() {
+        for worker in 0..self.nodes[node].process.workers.len() {
             if self.nodes[node].life == life {
                 self.input(node, worker, input());
             }

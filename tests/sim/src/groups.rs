@@ -10,6 +10,9 @@ use coppice_ordering::{Ballot, Batch, Configuration, Instance, ReplicaId, Ticket
 use super::oracle::{Found, broken};
 use super::plan::Nanos;
 
+/// By partition.
+pub type Groups = BTreeMap<PartitionId, Group>;
+
 /// What is known of one group.
 pub struct Group {
     /// Executes what is decided, without speculation, from the first instance on (hazards.md G16).
@@ -88,6 +91,13 @@ impl Group {
     pub fn place_of(&self, ticket: Ticket) -> Option<(u64, u32)> {
         let found = self.tickets.binary_search_by_key(&ticket, |(_, ticket, _)| *ticket).ok()?;
         Some(self.tickets[found].0)
+    }
+
+    /// When a ticket was first decided here, the one that it was born with included.
+    pub fn placed_at(&self, ticket: Ticket) -> Option<Nanos> {
+        let found = self.tickets.binary_search_by_key(&ticket, |(_, ticket, _)| *ticket).ok();
+        let born = (self.born.ticket == Some(ticket)).then_some(0);
+        found.map(|at| self.tickets[at].2).or(born)
     }
 
     /// The last ticket that counted at or before a place of its log, or before its birth.

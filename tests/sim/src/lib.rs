@@ -11,20 +11,20 @@
 //! | [`plan`], `wide` | what a seed draws: shape, settings, workload, faults |
 //! | `events`, `world`, `phases` | the heap of events, the phases |
 //! | `node`, `workers`, `processes`, `snapshots` | a node: its workers, its starts and ends, its checkpoints |
-//! | `store`, `doors` | its disk, its client connections |
+//! | `store`, `endpoints` | its disk, its client connections |
 //! | `control`, `driver` | its map, the replicas that come and go; growing and shrinking, and operators |
 //! | `net`, `damage` | messages on their way, and damaged there |
-//! | `faults`, `stories`, `traps` | what goes wrong, and what together; what waits for its moment |
+//! | `faults` | what goes wrong: its kinds, scenarios, triggers that wait for a moment; how each is made |
 //! | `copies` | disks put back as they were, and what nodes know of each other's lives |
 //! | `clients` | client sessions and their workload |
 //! | [`during`] | what clients get while a cut lasts |
-//! | `observe`, `oracle`, `known`, `groups`, `tickets`, `ledger`, `marks`, `positions` | invariants after every step, from the simulator's own knowledge |
+//! | `observe`, `oracle`, `known`, `groups`, `tickets`, `ledger`, `watermarks`, `positions` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
 //! | `exhaustive` | one fault at every place of a small run |
 //! | `schedule`, `scripts` | runs as files, some with planted bugs; these, and schedules A to F, played |
-//! | `reached`, `rare` | rare conditions that a sweep must meet |
+//! | `coverage` | rare conditions that a sweep must meet |
 //! | `sweep`, `failing`, `shrink`, `planted` | many seeds; what is said of one that fails; one made short; planted bugs |
-//! | `trace`, `said` | a line per step; what goes into its hash |
+//! | `trace`, `fingerprint` | a line per step; what of it goes into its hash |
 //! | `cli`, `watch` | the program; what it may take |
 #![forbid(unsafe_code)]
 
@@ -33,23 +33,23 @@
 extern crate planted as _;
 
 mod account;
-mod ailments;
 pub mod cli;
 mod clients;
 mod control;
 mod copies;
+pub mod coverage;
 mod damage;
-mod doors;
 pub mod during;
+mod endpoints;
 mod events;
 mod exhaustive;
 mod failing;
 mod failure_detector;
 mod faults;
+mod fingerprint;
 mod groups;
 mod known;
 mod ledger;
-mod marks;
 mod members;
 mod net;
 mod node;
@@ -61,21 +61,17 @@ pub mod plan;
 pub mod planted;
 mod positions;
 mod processes;
-mod rare;
-pub mod reached;
-mod said;
 mod schedule;
 mod scripts;
 mod settings;
 mod shrink;
 mod snapshots;
 mod store;
-mod stories;
 pub mod sweep;
 mod tickets;
 pub mod trace;
-mod traps;
 mod watch;
+mod watermarks;
 mod wide;
 mod workers;
 mod world;

@@ -9,10 +9,10 @@ use coppice_client::map::{Entry, NodeInfo, NodeState, PartitionMap, Role};
 use coppice_client::wire::{NodeId, Shape};
 
 use super::clients::key;
+use super::coverage::Coverage;
 use super::faults::{Fault, Kind, Target, length};
 use super::node::{Clock, Node};
 use super::plan::{MS, Nanos, Plan};
-use super::reached::Reached;
 use super::world::{World, addresses};
 
 /// Nodes that are added to a run, at most.
@@ -65,7 +65,7 @@ pub(super) fn resize(plan: &Plan, random: &mut Random) -> Kind {
 
 /// A key, or the directory.
 fn some_key(plan: &Plan, random: &mut Random) -> Option<u32> {
-    (random.below(5) > 0).then(|| random.below(plan.keys as usize) as u32)
+    (random.below(5) > 0).then(|| random.below(plan.workload.keys as usize) as u32)
 }
 
 impl Plan {
@@ -91,7 +91,7 @@ impl World {
     /// Another process is started, that nobody has told yet which node it is. It will be that of its place here.
     pub fn spawn(&mut self, rate: u32) -> usize {
         let new = self.nodes.len();
-        let clock = Clock::new(self.random.next() % (3_600_000 * MS), rate);
+        let clock = Clock::new(self.draws.world.next() % (3_600_000 * MS), rate);
         self.nodes.push(Node::new(&self.plan, new, clock, None));
         self.net.grow();
         new
@@ -115,25 +115,25 @@ impl World {
     /// Nodes that stay. One that was asked to go counts no more, whatever the map says: the directory may yet decide
     /// that (seed 165).
     fn staying(&self) -> usize {
-        members(&self.map).filter(|row| !self.leaving.contains(&row.id)).count()
+        members(&self.map).filter(|row| !self.asked.leaving.contains(&row.id)).count()
     }
 
     /// Asks a node to go, if as many stay as each group is to have replicas: whoever drains one looks first, for what
     /// is drained without waits until others come.
     pub(super) fn may_go(&mut self, node: usize) -> Option<NodeId> {
         let id = NodeId(node as u32 + 1);
-        let stays = self.map.node(id)?.state == NodeState::Member && !self.leaving.contains(&id);
-        if self.staying() < self.replicas + usize::from(stays) {
+        let stays = self.map.node(id)?.state == NodeState::Member && !self.asked.leaving.contains(&id);
+        if self.staying() < self.asked.replicas + usize::from(stays) {
             return None;
         }
-        self.leaving.insert(id);
+        self.asked.leaving.insert(id);
         Some(id)
     }
 
     /// From now on each group is to have so many voters; never more than there are nodes for.
     pub fn set_replicas(&mut self, count: u32) {
         if count as usize <= self.staying() {
-            self.replicas = count as usize;
+            self.asked.replicas = count as usize;
             let up: Vec<usize> = (0..self.nodes.len()).filter(|&node| self.nodes[node].up).collect();
             up.into_iter().for_each(|node| self.tell_controller_settings(node));
         }
@@ -165,7 +165,7 @@ impl World {
             let goes = |id: &NodeId| self.map.node(*id).is_none_or(|row| row.state != NodeState::Member);
             let going = now.iter().filter(|id| goes(id)).count();
             let free = members(&self.map).filter(|row| !now.contains(&row.id)).count();
-            let lacking = self.replicas.saturating_sub(now.len()).min(free);
+            let lacking = self.asked.replicas.saturating_sub(now.len()).min(free);
             if going + lacking > 0 {
                 left += going + lacking;
                 words += &format!("{}: {going} replicas are to go, {lacking} to come; ", entry.partition);
@@ -176,17 +176,17 @@ impl World {
 }
 
 /// Counts what a newer map says of nodes and groups.
-pub(super) fn note_members(reached: &mut Reached, usual: usize, old: &PartitionMap, new: &PartitionMap) {
+pub(super) fn note_members(coverage: &mut Coverage, usual: usize, old: &PartitionMap, new: &PartitionMap) {
     for row in &new.nodes {
         let before = old.node(row.id).map(|row| row.state);
         match row.state {
             _ if before == Some(row.state) => {}
-            NodeState::Joining => reached.note("node: is told its number"),
-            NodeState::Member if before == Some(NodeState::Draining) => reached.note("node: is called back"),
-            NodeState::Member => reached.note("node: has joined"),
-            NodeState::Draining => reached.note("node: is drained"),
-            NodeState::Leaving => reached.note("node: is to be removed"),
-            NodeState::Removed => reached.note("node: is removed"),
+            NodeState::Joining => coverage.note("node: is told its number"),
+            NodeState::Member if before == Some(NodeState::Draining) => coverage.note("node: is called back"),
+            NodeState::Member => coverage.note("node: has joined"),
+            NodeState::Draining => coverage.note("node: is drained"),
+            NodeState::Leaving => coverage.note("node: is to be removed"),
+            NodeState::Removed => coverage.note("node: is removed"),
         }
     }
     for entry in new.partitions.iter().chain(&new.directory) {
@@ -198,9 +198,9 @@ pub(super) fn note_members(reached: &mut Reached, usual: usize, old: &PartitionM
         match (before, voters(entry)) {
             // Of a move that adds, the map has had the newcomers as learners.
             (Some(_), Some(now)) if now > usual => {
-                reached.note("group: has more voters than it began with");
+                coverage.note("group: has more voters than it began with");
             }
-            (Some(before), Some(now)) if now < before => reached.note("group: has fewer replicas than before"),
+            (Some(before), Some(now)) if now < before => coverage.note("group: has fewer replicas than before"),
             _ => {}
         }
     }

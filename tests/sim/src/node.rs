@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::controller::{self, Controller, FetchId};
+use coppice_core::controller;
 use coppice_core::failure_detector::LastHeard;
-use coppice_core::machine::directory::DirectoryCommand;
 use coppice_core::multicast::{MulticastBody, MulticastMessage};
 use coppice_core::replay::Entry;
 use coppice_core::replica;
@@ -19,16 +18,16 @@ use coppice_core::worker::{CoordinatorHost, Effect, Group, Input, Message, Worke
 use coppice_ordering::{Lsn, Record, ReplicaId, Time};
 use coppice_server::log::Append;
 
-use super::control::own;
+use super::control::{ControlThread, own};
 use super::copies::Lives;
 use super::events::Event;
-use super::marks::Marks;
 use super::plan::{MS, Nanos, Plan};
-use super::store::{Saved, Store, Written};
+use super::store::{Store, Written};
 use super::trace::Fingerprint;
+use super::watermarks::Watermarks;
 use super::workers::Mail;
 use super::world::World;
-use super::{damage, said};
+use super::{damage, fingerprint};
 
 /// Turns of a worker that follow each other while nothing comes from outside.
 const TURNS_MAX: usize = 16;
@@ -77,7 +76,7 @@ impl Clock {
 /// What is remembered of a replica here, beside what its worker remembers.
 pub struct Watched {
     /// How far it was when it was last looked at.
-    pub marks: Marks,
+    pub watermarks: Watermarks,
 }
 
 /// The node's number on the wire, as the simulator's.
@@ -91,16 +90,13 @@ pub struct Node {
     pub store: Store,
     /// The newest maps that it kept, on its disk too.
     pub kept_maps: VecDeque<Arc<PartitionMap>>,
+    pub damage: Damage,
+    /// Flushes take so much longer.
+    pub flush_extra: Nanos,
     /// Counts its processes.
     pub life: u64,
     /// Whether a process runs.
     pub up: bool,
-    /// Its disk is gone for good.
-    pub is_lost: bool,
-    /// A checkpoint on its disk was damaged.
-    pub is_rotten: bool,
-    /// Its log is damaged, and it may not have found out yet.
-    pub has_rotten_log: bool,
     /// It is a process that waits to be told which node it is.
     pub is_new: bool,
     /// Which lives of the others it has met, and what they make of its own.
@@ -109,29 +105,48 @@ pub struct Node {
     pub clock: Clock,
     /// It does nothing until then.
     pub paused_until: Nanos,
-    /// Effects that are still carried out before it crashes, and how long it is down then.
-    pub doom: Option<(u32, Nanos)>,
-    /// Its next start is cut off after so many effects on the disk.
-    pub cut_start: Option<u64>,
-    /// Its controller, what that is yet to be told, and whether it is at it.
-    pub controller: Controller,
-    pub inputs: VecDeque<controller::Input>,
-    pub is_stepping: bool,
-    /// When the last thing arrives that each of its threads told it.
-    pub reported: BTreeMap<usize, Nanos>,
-    /// The controller's earliest tick that is on its way.
-    pub control_at: Option<Nanos>,
-    /// Snapshots of other nodes that have come, until the controller says whether they are wanted.
-    pub offers: BTreeMap<FetchId, (PartitionId, Saved)>,
-    /// Fetches that have yet to end.
-    pub fetches: BTreeSet<FetchId>,
-    /// When each worker is told of the log next.
-    pub storage_at: BTreeMap<usize, Nanos>,
-    /// What the directory was asked for, by the streams of its answers.
-    pub deciding: BTreeMap<u32, DirectoryCommand>,
+    pub crash: NextCrash,
+    /// The earliest tick that is on its way.
+    pub tick_at: Option<Nanos>,
+    /// Numbers what it asks the directory for.
     pub newest_stream: u32,
+    pub process: Process,
+}
+
+/// What was done to a disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Damage {
+    /// It is gone for good.
+    pub is_lost: bool,
+    /// A checkpoint was damaged.
+    pub is_rotten: bool,
+    /// The log is damaged, and the node may not have found out yet.
+    pub has_rotten_log: bool,
+}
+
+impl Damage {
+    /// Whether anything on it can no longer be relied on.
+    pub fn is_any(&self) -> bool {
+        self.is_lost || self.is_rotten || self.has_rotten_log
+    }
+}
+
+/// A crash that is to come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NextCrash {
+    /// Effects that are still carried out before it, and how long the node is down then.
+    pub doom: Option<(u32, Nanos)>,
+    /// The next start is cut off after so many effects on the disk.
+    pub cut_start: Option<u64>,
+}
+
+/// What a node's process knows, and a crash forgets.
+pub struct Process {
+    pub control: ControlThread,
     /// Its workers; group `g` lives in worker `g % n`.
     pub workers: Vec<Worker>,
+    /// When each worker is told of the log next.
+    pub storage_at: BTreeMap<usize, Nanos>,
     /// When the last message of a queue between workers arrives.
     pub mailed: BTreeMap<(usize, bool), Nanos>,
     /// What is remembered of its replicas.
@@ -142,18 +157,30 @@ pub struct Node {
     pub answering: BTreeMap<Origin, BTreeSet<NodeId>>,
     /// Its log waits for room.
     pub log_is_stuck: bool,
-    /// Records that this process found on disk, of replicas that have not begun yet.
+    /// Records that it found on disk, of replicas that have not begun yet.
     pub found: BTreeMap<(PartitionId, ReplicaId), Vec<(Lsn, Record)>>,
     /// What it heard of the other nodes.
     pub heard: BTreeMap<NodeId, LastHeard>,
-    /// Leaders as it knows them.
-    pub leaders: BTreeMap<PartitionId, NodeId>,
-    /// The bounds of session tables, once its process has heard of them.
+    /// The bounds of session tables, once it has heard of them.
     pub limits: Option<SessionLimits>,
-    /// Flushes take so much longer.
-    pub flush_extra: Nanos,
-    /// The earliest tick that is on its way.
-    pub tick_at: Option<Nanos>,
+}
+
+impl Process {
+    fn new(plan: &Plan) -> Process {
+        Process {
+            control: ControlThread::new(plan.server.workers as usize),
+            workers: workers(plan),
+            storage_at: BTreeMap::new(),
+            mailed: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            full_nodes: BTreeSet::new(),
+            answering: BTreeMap::new(),
+            log_is_stuck: false,
+            found: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            limits: None,
+        }
+    }
 }
 
 impl Node {
@@ -163,94 +190,55 @@ impl Node {
             store: Store::new(plan, number),
             is_new: map.is_none(),
             kept_maps: map.into_iter().collect(),
+            damage: Damage::default(),
+            flush_extra: 0,
             life: 0,
             up: false,
-            is_lost: false,
-            is_rotten: false,
-            has_rotten_log: false,
             lives: Lives::default(),
             clock,
             paused_until: 0,
-            doom: None,
-            cut_start: None,
-            controller: Controller::new(plan.workers as usize),
-            inputs: VecDeque::new(),
-            is_stepping: false,
-            reported: BTreeMap::new(),
-            control_at: None,
-            offers: BTreeMap::new(),
-            fetches: BTreeSet::new(),
-            storage_at: BTreeMap::new(),
-            deciding: BTreeMap::new(),
-            newest_stream: 0,
-            workers: workers(plan),
-            mailed: BTreeMap::new(),
-            watched: BTreeMap::new(),
-            full_nodes: BTreeSet::new(),
-            answering: BTreeMap::new(),
-            log_is_stuck: false,
-            found: BTreeMap::new(),
-            heard: BTreeMap::new(),
-            leaders: BTreeMap::new(),
-            limits: None,
-            flush_extra: 0,
+            crash: NextCrash::default(),
             tick_at: None,
+            newest_stream: 0,
+            process: Process::new(plan),
         }
     }
 
     /// What its process knew is gone; what is on its disk stays.
     pub fn forget(&mut self, plan: &Plan) {
-        self.workers = workers(plan);
-        self.mailed.clear();
-        self.watched.clear();
-        self.full_nodes.clear();
-        self.answering.clear();
-        self.log_is_stuck = false;
-        self.heard.clear();
-        self.found.clear();
-        self.controller = Controller::new(plan.workers as usize);
-        self.inputs.clear();
-        self.is_stepping = false;
-        self.reported.clear();
-        self.control_at = None;
-        self.offers.clear();
-        self.fetches.clear();
-        self.storage_at.clear();
-        self.deciding.clear();
-        self.leaders.clear();
-        self.limits = None;
+        self.process = Process::new(plan);
         self.lives.forget();
     }
 
     /// The worker of a group.
     pub fn owner(&self, group: PartitionId) -> usize {
-        group.0 as usize % self.workers.len()
+        group.0 as usize % self.process.workers.len()
     }
 
     /// A replica here.
     pub fn group(&self, group: PartitionId) -> Option<&Group> {
-        self.workers[self.owner(group)].groups().get(&group)
+        self.process.workers[self.owner(group)].groups().get(&group)
     }
 
     /// See [`Node::group`].
     pub fn group_mut(&mut self, group: PartitionId) -> Option<&mut Group> {
         let owner = self.owner(group);
-        self.workers[owner].groups_mut().get_mut(&group)
+        self.process.workers[owner].groups_mut().get_mut(&group)
     }
 
     /// All replicas here.
     pub fn groups(&self) -> impl Iterator<Item = (PartitionId, &Group)> {
-        self.workers.iter().flat_map(|worker| worker.groups().iter().map(|(&id, group)| (id, group)))
+        self.process.workers.iter().flat_map(|worker| worker.groups().iter().map(|(&id, group)| (id, group)))
     }
 
     /// Whether a process can be started on it.
     pub fn may_start(&self) -> bool {
-        !self.is_lost && !self.is_new
+        !self.damage.is_lost && !self.is_new
     }
 }
 
 fn workers(plan: &Plan) -> Vec<Worker> {
-    let count = plan.workers as usize;
+    let count = plan.server.workers as usize;
     let worker = |index| {
         let mut worker = Worker::new(index, count);
         *worker.coordinator_mut() = CoordinatorHost::new(plan.coordinator());
@@ -270,62 +258,61 @@ impl World {
     pub fn input(&mut self, node: usize, worker: usize, input: Input) {
         let now = self.now;
         let signs = self.signs(node, worker);
-        let words = self.trace.is_wordy().then(|| said::show_input(&input));
-        let asked = said::input(&input);
-        let (mut effects, mut stepped) = (std::mem::take(&mut self.effects), Vec::new());
+        let words = self.trace.is_wordy().then(|| fingerprint::show_input(&input));
+        let asked = fingerprint::input(&input);
+        let (mut effects, mut stepped) = (Vec::new(), Vec::new());
         let mut so_far = (&mut effects, &mut stepped);
         for fact in self.facts(node, worker) {
             self.step_worker((node, worker), fact, &mut so_far);
         }
         if let Input::Query { origin, .. } | Input::Worker(Message::Query { origin, .. }) = &input {
             let answering = self.answering(node);
-            self.nodes[node].answering.insert(*origin, answering);
+            self.nodes[node].process.answering.insert(*origin, answering);
         }
         let is_tick = matches!(input, Input::Tick);
-        let parked = self.nodes[node].workers[worker].parked();
-        let rollbacks = rollbacks(&self.nodes[node].workers[worker]);
+        let parked = self.nodes[node].process.workers[worker].parked();
+        let rollbacks = rollbacks(&self.nodes[node].process.workers[worker]);
         self.step_worker((node, worker), input, &mut so_far);
         if is_tick {
-            let gone = parked - self.nodes[node].workers[worker].parked();
-            self.reached.add("query: nobody comes for a part", gone as u64);
+            let gone = parked - self.nodes[node].process.workers[worker].parked();
+            self.coverage.add("query: nobody comes for a part", gone as u64);
         }
         let mut speculated = false;
         for _ in 0..TURNS_MAX {
             if self.step_worker((node, worker), Input::TurnEnd, &mut so_far) {
                 continue;
             }
-            if speculated || !self.nodes[node].workers[worker].may_speculate() {
+            if speculated || !self.nodes[node].process.workers[worker].may_speculate() {
                 break;
             }
             speculated = true;
-            self.reached.note("executor: runs ahead in a turn of its own");
+            self.coverage.note("executor: runs ahead in a turn of its own");
             self.step_worker((node, worker), Input::Speculate, &mut so_far);
         }
         stepped.sort_unstable();
         stepped.dedup();
-        let taken_back = self::rollbacks(&self.nodes[node].workers[worker]).saturating_sub(rollbacks);
-        self.reached.add("executor: takes back what it ran ahead", taken_back);
-        effects.iter().for_each(|effect| self.reached.effect(effect));
+        let taken_back = self::rollbacks(&self.nodes[node].process.workers[worker]).saturating_sub(rollbacks);
+        self.coverage.add("executor: takes back what it ran ahead", taken_back);
+        effects.iter().for_each(|effect| self.coverage.effect(effect));
         let mut state = Fingerprint::default();
         for &group in &stepped {
-            let Some(group) = self.nodes[node].workers[worker].groups().get(&group) else { continue };
+            let Some(group) = self.nodes[node].process.workers[worker].groups().get(&group) else { continue };
             let executor = group.replica.executor();
-            said::words(&(group.replica.group(), executor.decided(), executor.last_executed()), &mut state);
+            fingerprint::words(&(group.replica.group(), executor.decided(), executor.last_executed()), &mut state);
             if group.replica.reads_are_stalled() {
-                self.reached.note("replica: reads what is decided, for nothing gets decided");
+                self.coverage.note("replica: reads what is decided, for nothing gets decided");
             }
         }
-        let state = (node, worker, std::hash::Hasher::finish(&state), asked, said::effects(&effects));
+        let state = (node, worker, std::hash::Hasher::finish(&state), asked, fingerprint::effects(&effects));
         self.trace.step(now, &state, |line| {
-            let shown: Vec<String> = effects.iter().map(said::show).collect();
+            let shown: Vec<String> = effects.iter().map(fingerprint::show).collect();
             *line += &format!("n{node}.w{worker} {} => {}", words.unwrap_or_default(), shown.join(", "));
         });
         for &group in &stepped {
             let before = signs.get(&group).cloned();
-            self.spring(node, group, before, &effects);
+            self.fire(node, group, before, &effects);
         }
         self.carry_out(node, worker, &mut effects);
-        self.effects = effects;
         self.begin_write(node, false);
         self.arm(node);
         let life = self.nodes[node].life;
@@ -349,17 +336,17 @@ impl World {
         };
         let (local, before) = (self.nodes[node].clock.local(self.now), effects.len());
         let is_heard = matches!(input, Input::Heard { .. });
-        let each = &mut self.nodes[node].workers[worker];
+        let each = &mut self.nodes[node].process.workers[worker];
         let newest = each.coordinator().newest_query();
         each.step(local, input, effects);
         let groups = each.stepped().to_vec();
         if is_heard && !groups.is_empty() {
-            self.reached.note("rest: a node is lost");
+            self.coverage.note("rest: a node is lost");
         }
         if let (Some((low, high)), Some(ballot)) = (query, each.coordinator().leading())
             && each.coordinator().newest_query() != newest
         {
-            self.tickets.asked(ballot, each.coordinator().newest_query(), &low, high.as_ref());
+            self.oracle.tickets.asked(ballot, each.coordinator().newest_query(), &low, high.as_ref());
         }
         self.observe((node, worker), &groups, &effects[before..]);
         stepped.extend(&groups);
@@ -374,7 +361,7 @@ impl World {
         let kept: Vec<Effect> = effects.extract_if(.., is_kept).collect();
         kept.into_iter().for_each(|effect| self.carry_out_one(node, worker, effect));
         if self.plan.shuffle && effects.len() > 1 {
-            let cut = self.random.below(effects.len());
+            let cut = self.draws.world.below(effects.len());
             let reports = |effect: &Effect| matches!(effect, Effect::Controller(_));
             if !effects[..cut].iter().any(reports) || !effects[cut..].iter().any(reports) {
                 effects.rotate_left(cut);
@@ -418,12 +405,12 @@ impl World {
             Effect::Worker(to, message) => self.mail(node, to, Mail::Message(message)),
             Effect::Controller(report) => self.report(node, worker, controller::Input::Report(report)),
             Effect::Leader(group, leader) => {
-                let leaders = &mut self.nodes[node].leaders;
+                let leaders = &mut self.nodes[node].process.control.leaders;
                 match leader {
                     Some(leader) => _ = leaders.insert(group, leader),
                     None => _ = leaders.remove(&group),
                 }
-                let others = (0..self.nodes[node].workers.len()).filter(|&other| other != worker);
+                let others = (0..self.nodes[node].process.workers.len()).filter(|&other| other != worker);
                 others.for_each(|other| self.mail(node, other, Mail::Look));
             }
             Effect::Note(..) | Effect::QueryEnded { .. } => {}
@@ -439,7 +426,7 @@ impl World {
             // The connection ends there, and what was on it is lost.
             let frame = damage::of_message(envelope);
             let refused = damage::refused(&frame, random);
-            self.reached.note("frame: damaged and refused");
+            self.coverage.note("frame: damaged and refused");
             return refused.unwrap_or_else(|what| self.fail("damaged frame", what));
         }
         for delay in [first, copy].into_iter().flatten() {
@@ -450,7 +437,7 @@ impl World {
 
     fn send_multicast(&mut self, node: usize, to: usize, message: &MulticastMessage) {
         if message.passed_on {
-            self.reached.note("multicast: sent on to who leads now");
+            self.coverage.note("multicast: sent on to who leads now");
         }
         if !self.may_say(node, to) {
             return;
@@ -458,7 +445,7 @@ impl World {
         let [first, copy] = self.net.send(node, to);
         if let Some(random) = self.net.damages() {
             let refused = damage::refused(&damage::of_multicast(message), random);
-            self.reached.note("frame: damaged and refused");
+            self.coverage.note("frame: damaged and refused");
             return refused.unwrap_or_else(|what| self.fail("damaged frame", what));
         }
         for delay in [first, copy].into_iter().flatten() {
@@ -472,12 +459,12 @@ impl World {
             return;
         }
         let each = &self.nodes[node];
-        let leading = each.workers[each.owner(PartitionId::DIRECTORY)].coordinator().leading();
-        self.reached.multicast(&message.body, leading);
+        let leading = each.process.workers[each.owner(PartitionId::DIRECTORY)].coordinator().leading();
+        self.coverage.multicast(&message.body, leading);
         if matches!(message.body, MulticastBody::Place(_)) && each.group(message.partition).is_none() {
-            self.reached.note("ticket: for a partition that is not here");
+            self.coverage.note("ticket: for a partition that is not here");
         }
-        let worker = sender % each.workers.len();
+        let worker = sender % each.process.workers.len();
         self.input(node, worker, Input::Multicast { node: own(sender), messages: vec![message] });
     }
 
@@ -487,15 +474,15 @@ impl World {
         let each = &mut self.nodes[node];
         // Every frame says so.
         match full {
-            true => _ = each.full_nodes.insert(own(sender)),
-            false => _ = each.full_nodes.remove(&own(sender)),
+            true => _ = each.process.full_nodes.insert(own(sender)),
+            false => _ = each.process.full_nodes.remove(&own(sender)),
         }
         let group = PartitionId(envelope.group);
         match each.group(group).filter(|group| group.me == envelope.to) {
-            Some(host) => self.reached.message(host.replica.paxos(), envelope.from, &envelope.message),
-            None => self.reached.note("message: for a replica that is not here"),
+            Some(host) => self.coverage.message(host.replica.paxos(), envelope.from, &envelope.message),
+            None => self.coverage.note("message: for a replica that is not here"),
         }
-        let worker = sender % self.nodes[node].workers.len();
+        let worker = sender % self.nodes[node].process.workers.len();
         self.input(node, worker, Input::Peers { node: own(sender), envelopes: vec![envelope] });
     }
 
@@ -506,7 +493,7 @@ impl World {
         }
         let disk = &self.plan.disk;
         let (min, spread) = (disk.flush_min, disk.flush_max - disk.flush_min);
-        let took = min + self.disk_random.below(spread as usize + 1) as Nanos + self.nodes[node].flush_extra;
+        let took = min + self.draws.disk.below(spread as usize + 1) as Nanos + self.nodes[node].flush_extra;
         let life = self.nodes[node].life;
         self.schedule(self.now + took, Event::Flushed { node, life });
     }
@@ -532,7 +519,7 @@ impl World {
                         groups.insert(group, lsn);
                     }
                 }
-                self.nodes[node].log_is_stuck = false;
+                self.nodes[node].process.log_is_stuck = false;
                 for (group, lsn) in groups {
                     if self.nodes[node].life == life && self.nodes[node].up {
                         let worker = self.nodes[node].owner(group);
@@ -545,13 +532,13 @@ impl World {
                 }
             }
             Written::Full => {
-                self.reached.note("log: finds no room, and waits");
-                self.nodes[node].log_is_stuck = true;
+                self.coverage.note("log: finds no room, and waits");
+                self.nodes[node].process.log_is_stuck = true;
                 self.schedule(self.now + FULL_RETRY, Event::Flushed { node, life });
             }
             // Poisoned: the process stops, and is started again.
             Written::Failed => {
-                self.reached.note("log: a write failed, and the process ends");
+                self.coverage.note("log: a write failed, and the process ends");
                 self.crash_process(node, 100 * MS);
             }
         }
@@ -562,8 +549,8 @@ impl World {
         self.nodes[node].tick_at = None;
         let local = self.nodes[node].clock.local(self.now);
         let life = self.nodes[node].life;
-        for worker in 0..self.nodes[node].workers.len() {
-            let due = self.nodes[node].workers[worker].deadline().is_some_and(|deadline| deadline <= local);
+        for worker in 0..self.nodes[node].process.workers.len() {
+            let due = self.nodes[node].process.workers[worker].deadline().is_some_and(|deadline| deadline <= local);
             if due && self.nodes[node].life == life && self.nodes[node].up {
                 self.input(node, worker, Input::Tick);
             }
@@ -575,7 +562,7 @@ impl World {
     pub fn arm(&mut self, node: usize) {
         let now = self.now;
         let each = &mut self.nodes[node];
-        let Some(deadline) = each.workers.iter().filter_map(Worker::deadline).min() else { return };
+        let Some(deadline) = each.process.workers.iter().filter_map(Worker::deadline).min() else { return };
         let at = each.clock.when(deadline).max(now);
         if each.up && each.tick_at.is_none_or(|before| at < before) {
             each.tick_at = Some(at);

@@ -9,10 +9,10 @@ use coppice_core::request::{Origin, Refusal, Reply};
 use coppice_core::worker::{self, Effect, Note};
 use coppice_ordering::{Ballot, ReplicaId, multicast};
 
-use super::marks::has_sound_tree;
 use super::members::note_members;
 use super::node::place;
 use super::oracle::{Found, UNDO_CHECK_STEPS, broken};
+use super::watermarks::has_sound_tree;
 use super::world::World;
 
 impl World {
@@ -33,22 +33,22 @@ impl World {
                 Effect::Note(group, Note::Leads(ballot)) => self.begins_to_lead(node, *group, *ballot)?,
                 Effect::Note(_, Note::Coordinated(ballot, wanted)) => {
                     wanted.iter().for_each(|effect| self.note_coordinated(effect));
-                    self.tickets.coordinated(&self.oracle, *ballot, wanted)?;
+                    self.oracle.coordinated(*ballot, wanted)?;
                 }
                 effect => self.says((node, worker), effect)?,
             }
         }
         for &group in stepped {
-            self.check_marks(node, group)?;
+            self.check_watermarks(node, group)?;
         }
         Ok(())
     }
 
     fn note_coordinated(&mut self, effect: &multicast::Effect) {
-        self.reached.coordinated(effect);
+        self.coverage.coordinated(effect);
         match effect {
-            multicast::Effect::Cut { .. } => self.reached.note("query: cut by the coordinator"),
-            multicast::Effect::Aborted { .. } => self.reached.note("query: aborted"),
+            multicast::Effect::Cut { .. } => self.coverage.note("query: cut by the coordinator"),
+            multicast::Effect::Aborted { .. } => self.coverage.note("query: aborted"),
             _ => {}
         }
     }
@@ -87,7 +87,7 @@ impl World {
                 return broken("I14 map", error.to_string());
             }
             let map = Arc::new(map.clone());
-            note_members(&mut self.reached, self.plan.replicas as usize, &self.map, &map);
+            note_members(&mut self.coverage, self.plan.replicas as usize, &self.map, &map);
             self.map = map;
         }
         if let Some((instance, digest)) = executor.digest() {
@@ -110,7 +110,7 @@ impl World {
         let (configuration, _) = host.replica.paxos().configuration();
         self.oracle.leads((group, host.me), ballot, configuration)?;
         if group == PartitionId::DIRECTORY {
-            self.tickets.leads(ballot, self.now);
+            self.oracle.tickets.leads(ballot, self.now);
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ impl World {
                 }
                 self.replies(node, *group, *origin, reply)
             }
-            Effect::Note(group, Note::Placed(ticket)) if self.oracle.placed_at(*group, *ticket).is_none() => {
+            Effect::Note(group, Note::Placed(ticket)) if !self.oracle.is_placed(*group, *ticket) => {
                 broken("I11 an undecided place", format!("n{node}.{group} acknowledges {ticket}"))
             }
             Effect::Part(part) if part.position.instance > self.oracle.decided(part.position.partition) => {
@@ -146,7 +146,7 @@ impl World {
             Reply::QueryPlan(cut) if cut.version == self.map.version => {
                 cut.parts.iter().try_for_each(|part| self.answered_or_nobody(node, origin, part))
             }
-            Reply::Refused(Refusal::Full) if !self.nodes[node].log_is_stuck => {
+            Reply::Refused(Refusal::Full) if !self.nodes[node].process.log_is_stuck => {
                 let Some(host) = self.nodes[node].group(group) else { return Ok(()) };
                 let voters = &host.replica.paxos().configuration().0.voters;
                 let at = |voter| host.nodes.get(voter).is_none_or(|&at| self.is_known_to_have_room(node, at));
@@ -161,7 +161,7 @@ impl World {
 
     fn answered_or_nobody(&self, node: usize, origin: Origin, part: &SubRange) -> Found {
         let Some(entry) = self.map.group(part.partition) else { return Ok(()) };
-        let Some(answering) = self.nodes[node].answering.get(&origin) else { return Ok(()) };
+        let Some(answering) = self.nodes[node].process.answering.get(&origin) else { return Ok(()) };
         let mut voters = entry.replicas.iter().filter(|info| info.role == Role::Voter);
         match answering.contains(&part.node) || !voters.any(|info| answering.contains(&info.node)) {
             true => Ok(()),
@@ -172,7 +172,7 @@ impl World {
     fn is_known_to_have_room(&self, node: usize, at: NodeId) -> bool {
         match place(at) == node {
             true => !self.nodes[node].store.is_full(),
-            false => !self.nodes[node].full_nodes.contains(&at),
+            false => !self.nodes[node].process.full_nodes.contains(&at),
         }
     }
 

@@ -40,7 +40,7 @@ impl World {
 
     /// A process becomes this node, if it has yet to.
     pub fn begin_as(&mut self, node: usize, map: Arc<PartitionMap>) {
-        if std::mem::take(&mut self.nodes[node].is_lost) {
+        if std::mem::take(&mut self.nodes[node].damage.is_lost) {
             // The empty process is told that it is the node whose disk is lost.
             let clock = self.nodes[node].clock;
             let life = self.nodes[node].life;
@@ -66,7 +66,7 @@ impl World {
 
     /// What an operator hears.
     pub fn note_answer(&mut self, reply: &AdminReply) {
-        self.reached.note(match reply {
+        self.coverage.note(match reply {
             AdminReply::Failed(_) => "operator: is refused",
             _ => "operator: asks for what is under way, or done",
         });
@@ -137,7 +137,7 @@ impl World {
 
     /// An operator's verb reaches the leader of the directory, which judges and begins it.
     pub fn operate(&mut self, request: &ReshapeRequest) {
-        if self.healed && !matches!(request.shape, Shape::ReplaceNode { .. } | Shape::AddNode { .. }) {
+        if self.faults.healed && !matches!(request.shape, Shape::ReplaceNode { .. } | Shape::AddNode { .. }) {
             return;
         }
         let leads = |node: &Node| {
@@ -145,7 +145,7 @@ impl World {
                 && node.paused_until <= self.now
         };
         let leader = self.nodes.iter().position(leads);
-        let state = leader.and_then(|leader| self.nodes[leader].controller.driven().cloned());
+        let state = leader.and_then(|leader| self.nodes[leader].process.control.controller.driven().cloned());
         if let (Some(leader), Some(state)) = (leader, state) {
             let view = Box::new(self.view(leader, &state.map));
             self.tell(leader, controller::Input::Verb { verb: 0, request: Box::new(request.clone()), view });
@@ -164,13 +164,13 @@ impl World {
 
     /// A node loses its disk, and its process for good; another process is started in its place.
     pub fn wipe(&mut self, node: usize) {
-        if self.nodes.iter().any(|node| node.is_lost) {
+        if self.nodes.iter().any(|node| node.damage.is_lost) {
             return;
         }
         if self.nodes[node].up {
             self.crash(node, 0);
         }
-        self.nodes[node].is_lost = true;
+        self.nodes[node].damage.is_lost = true;
         self.oracle.disk_lost(node);
         let rates = &self.plan.clock_rates;
         let new = self.spawn(rates[node % rates.len()]);
@@ -194,7 +194,7 @@ fn status(node: usize, each: &Node) -> LocalStatus {
             disk_full: each.store.is_full(),
             ..NodeStatus::default()
         },
-        map_version: each.controller.map().version.0,
+        map_version: each.process.control.controller.map().version.0,
         replicas: each.groups().map(|(group, host)| (group, host.status().told())).collect(),
         warnings: Vec::new(),
         full: each.store.is_full().then(|| "its disk is full".to_owned()),

@@ -12,15 +12,16 @@ use coppice_core::machine::partition::Partition;
 use coppice_core::replay::Entry;
 use coppice_core::replica::QueryPart;
 use coppice_ordering::message::Message;
-use coppice_ordering::{Ballot, Batch, Configuration, Instance, Lsn, Record, ReplicaId, Ticket};
+use coppice_ordering::{Ballot, Batch, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, multicast};
 
 use super::copies::Aside;
-use super::groups::Group;
+use super::groups::{Group, Groups};
 use super::known::{Known, decided_by};
 use super::ledger::Ledger;
-use super::marks::{forked_whole, is_elected};
 use super::plan::Nanos;
 use super::store::Saved;
+use super::tickets::Tickets;
+use super::watermarks::{forked_whole, is_elected};
 use super::world::World;
 
 /// The tip without its undo records is compared with the decided state each so many steps (I8), and the nodes of both
@@ -34,7 +35,7 @@ pub struct Oracle {
     known: BTreeMap<(PartitionId, ReplicaId), Known>,
     /// Who lives where, by what is on disk.
     ids: BTreeMap<(usize, PartitionId), ReplicaId>,
-    pub groups: BTreeMap<PartitionId, Group>,
+    pub groups: Groups,
     /// Replicas that lived on a disk that is lost.
     lost: BTreeSet<(PartitionId, ReplicaId)>,
     /// Replicas whose state is lost, but not what they promised and voted for: a checkpoint rotted, of one node at
@@ -45,6 +46,7 @@ pub struct Oracle {
     copies: BTreeMap<usize, BTreeSet<(PartitionId, ReplicaId)>>,
     /// What the logs come to, by a model.
     pub ledger: Ledger,
+    pub tickets: Tickets,
 }
 
 pub type Found = Result<(), (&'static str, String)>;
@@ -450,12 +452,15 @@ impl Oracle {
         governing.into_iter().find(|(from, _)| *from <= instance).map(|(_, configuration)| configuration)
     }
 
-    /// When a ticket was first decided in a partition, the one that it was born with included.
-    pub fn placed_at(&self, partition: PartitionId, ticket: Ticket) -> Option<Nanos> {
-        let group = self.groups.get(&partition)?;
-        let found = group.tickets.binary_search_by_key(&ticket, |(_, ticket, _)| *ticket).ok();
-        let born = (group.born.ticket == Some(ticket)).then_some(0);
-        found.map(|at| group.tickets[at].2).or(born)
+    /// Whether a partition has decided a ticket.
+    pub fn is_placed(&self, partition: PartitionId, ticket: Ticket) -> bool {
+        self.groups.get(&partition).is_some_and(|group| group.placed_at(ticket).is_some())
+    }
+
+    /// A coordinator, in this ballot so far, asks for this in one step.
+    pub fn coordinated(&mut self, ballot: Option<Ballot>, effects: &[multicast::Effect]) -> Found {
+        let Oracle { tickets, groups, ledger, .. } = self;
+        tickets.coordinated((groups, ledger), ballot, effects)
     }
 
     /// The digest of a state of a replica.

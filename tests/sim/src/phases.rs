@@ -2,7 +2,6 @@
 //! again, at least for a majority, and every operation must end within a bound. Audit: all nodes run, replicas become
 //! equal, and the history is checked.
 
-use std::cmp::Reverse;
 use std::time::Duration;
 
 use coppice_client::wire::NodeId;
@@ -10,8 +9,9 @@ use coppice_ordering::Instance;
 use coppice_server::net::handshake::standing;
 
 use super::clients::Client;
-use super::events::{Event, Scheduled};
+use super::events::Event;
 use super::faults::SAFETY_MAX;
+use super::node::NextCrash;
 use super::plan::{MS, Nanos};
 use super::wide::round_trip;
 use super::world::World;
@@ -56,7 +56,7 @@ impl World {
         }
         self.advance(SAFETY_MAX, |world| world.account.open() == 0 && world.clients.iter().all(Client::is_done));
         self.heal();
-        let void = Duration::from_nanos(2 * self.plan.place_timeout);
+        let void = Duration::from_nanos(2 * self.plan.server.place_timeout);
         // An election, and what is behind it, takes flushes and round trips too, where those are long.
         let slow = Duration::from_nanos(self.plan.disk.flush_max + round_trip(&self.plan));
         let settled = (self.plan.settings.election_timeout + slow) * LIVENESS_TIMEOUTS + CLIENT_PATIENCE + void;
@@ -73,7 +73,7 @@ impl World {
     }
 
     fn audit(&mut self) {
-        self.stays_down = 0;
+        self.faults.stays_down = 0;
         for node in 0..self.nodes.len() {
             if !self.nodes[node].up && self.nodes[node].may_start() {
                 self.start(node);
@@ -100,11 +100,7 @@ impl World {
     /// Lets things happen until `until`, or until `enough`.
     fn advance(&mut self, until: Nanos, enough: impl Fn(&World) -> bool) {
         while self.failure.is_none() && !enough(self) {
-            let Some(Reverse(next)) = self.queue.peek() else { return };
-            if next.at > until {
-                break;
-            }
-            let Some(Reverse(Scheduled { at, event, .. })) = self.queue.pop() else { return };
+            let Some((at, event)) = self.agenda.pop(until) else { return };
             self.now = self.now.max(at);
             self.happen(event);
             self.bound();
@@ -113,42 +109,41 @@ impl World {
 
     /// A run that goes round in circles, or orders ever more, ends.
     fn bound(&mut self) {
-        self.happened += 1;
-        let ordered = self.ordered();
+        let (happened, ordered) = (self.agenda.happened(), self.agenda.len());
         if self.trace.steps() > STEPS_MAX {
             self.fail("livelock", format!("more than {STEPS_MAX} steps"));
-        } else if self.happened > EVENTS_MAX {
+        } else if happened > EVENTS_MAX {
             self.fail("livelock", format!("more than {EVENTS_MAX} events, and {} steps", self.trace.steps()));
         } else if ordered > ORDERED_MAX {
-            self.fail("growth", format!("{ordered} events are ordered, after {} that happened", self.happened));
+            self.fail("growth", format!("{ordered} events are ordered, after {happened} that happened"));
         }
     }
 
     /// Everything works from now on; perhaps a minority stays down until the audit.
     fn heal(&mut self) {
-        self.healed = true;
+        self.faults.healed = true;
         self.net.heal();
-        self.traps.clear();
+        self.faults.triggers.clear();
         self.end_copies();
         self.clients.iter_mut().for_each(Client::comes_back);
         if self.plan.minority_down {
             // A disk that was lost is as good as a node that stays down, and so is one with damage.
-            let lost = usize::from(self.nodes.iter().any(|node| node.is_lost || node.is_rotten || node.has_rotten_log));
+            let lost = usize::from(self.nodes.iter().any(|node| node.damage.is_any()));
             let minority = ((self.plan.voters_least() as usize - 1) / 2).saturating_sub(lost);
             for _ in 0..minority {
-                self.reached.note("liveness: a node stays down");
-                self.stays_down |= 1 << self.random.below(self.nodes.len());
+                self.coverage.note("liveness: a node stays down");
+                self.faults.stays_down |= 1 << self.draws.world.below(self.nodes.len());
             }
         }
         for node in 0..self.nodes.len() {
             let now = self.now;
             let each = &mut self.nodes[node];
             // A pause goes on to its end: what waits for it keeps its order.
-            (each.doom, each.flush_extra, each.cut_start) = (None, 0, None);
+            (each.crash, each.flush_extra) = (NextCrash::default(), 0);
             each.store.set_room(None);
             each.store.spare();
             let life = each.life;
-            match (self.nodes[node].up, self.stays_down >> node & 1 == 1) {
+            match (self.nodes[node].up, self.faults.stays_down >> node & 1 == 1) {
                 (true, true) => self.crash(node, 0),
                 (false, false) if self.nodes[node].may_start() => self.schedule(now, Event::Start { node, life }),
                 _ => {}
@@ -180,7 +175,7 @@ impl World {
             let own = NodeId(node as u32 + 1);
             let stays = move |group| self.map.group(group).is_some_and(|entry| entry.replica_on(own).is_some());
             // A node that was removed while it was away is let in by nobody: it hears of nothing until it is stopped.
-            let hears = !self.copies.drawn || standing(own, &self.map).is_ok();
+            let hears = !self.faults.copies.drawn || standing(own, &self.map).is_ok();
             each.groups()
                 .map(|(group, _)| group)
                 .filter(move |group| hears && !stays(*group))

@@ -70,49 +70,13 @@ pub struct Plan {
     pub replicas: u32,
     /// Nodes.
     pub nodes: u32,
-    /// Clients.
-    pub clients: u32,
-    /// Operations in flight per client.
-    pub in_flight: usize,
-    /// Operations of all clients together.
-    pub operations: u32,
-    /// Keys in use.
-    pub keys: u32,
-    /// Operations of a client are at most so far apart.
-    pub think: Nanos,
-    /// Calls with a short deadline, whose outcome may stay unknown, per mille.
-    pub impatient: u32,
+    /// What clients ask for.
+    pub workload: Workload,
     /// Limits and intervals of all groups.
     #[serde(with = "super::schedule::SettingsInFile")]
     pub settings: Settings,
-    /// Which nodes speculate, one bit each.
-    pub speculation: u32,
-    /// Which clients collect ranges across partitions before they ask for a ticket, one bit each.
-    #[serde(default)]
-    pub collectors: u32,
-    /// Which nodes gather ranges across partitions for clients, one bit each.
-    #[serde(default)]
-    pub gatherers: u32,
-    /// Sessions per partition.
-    pub sessions_max: usize,
-    /// A session that ordered nothing for so many instances ends.
-    pub expiry_instances: u64,
-    /// A snapshot is written each so many instances; in some seeds none ever is because of their number.
-    pub snapshot_instances: u64,
-    /// Instances that an executor takes ahead of the decided one.
-    pub ahead_max: usize,
-    /// Pairs per leaf and children per inner node of the trees of all nodes whose number is 0, 1, 2 modulo 3: replicas
-    /// of one group have trees of other shapes.
-    #[serde(default = "capacities_usual")]
-    pub capacities: [usize; 3],
-    /// Workers of each node.
-    #[serde(default = "workers_usual")]
-    pub workers: u32,
-    /// Bytes of a log segment.
-    pub segment_bytes: u64,
-    /// The coordinator voids a ticket after so long.
-    #[serde(default = "place_timeout_usual")]
-    pub place_timeout: Nanos,
+    /// What nodes run with beside that.
+    pub server: ServerPlan,
     /// The network.
     pub network: Network,
     /// The disks.
@@ -127,6 +91,49 @@ pub struct Plan {
     pub minority_down: bool,
     /// What the run is judged by.
     pub judged: Judged,
+}
+
+/// Clients, and what they ask for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Workload {
+    /// Clients.
+    pub clients: u32,
+    /// Operations in flight per client.
+    pub in_flight: usize,
+    /// Operations of all clients together.
+    pub operations: u32,
+    /// Keys in use.
+    pub keys: u32,
+    /// Operations of a client are at most so far apart.
+    pub think: Nanos,
+    /// Calls with a short deadline, whose outcome may stay unknown, per mille.
+    pub impatient: u32,
+    /// Which clients collect ranges across partitions before they ask for a ticket, one bit each.
+    pub collectors: u32,
+}
+
+/// What nodes run with, beside the settings of groups.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServerPlan {
+    /// Workers of each node.
+    pub workers: u32,
+    /// Which nodes speculate, one bit each.
+    pub speculation: u32,
+    /// Which nodes gather ranges across partitions for clients, one bit each.
+    pub gatherers: u32,
+    /// Sessions per partition.
+    pub sessions_max: usize,
+    /// A session that ordered nothing for so many instances ends.
+    pub expiry_instances: u64,
+    /// A snapshot is written each so many instances; in some seeds none ever is because of their number.
+    pub snapshot_instances: u64,
+    /// Instances that an executor takes ahead of the decided one.
+    pub ahead_max: usize,
+    /// Pairs per leaf and children per inner node of the trees of all nodes whose number is 0, 1, 2 modulo 3: replicas
+    /// of one group have trees of other shapes.
+    pub capacities: [usize; 3],
+    /// The coordinator voids a ticket after so long.
+    pub place_timeout: Nanos,
 }
 
 /// What a run is judged by, beside the invariants after every step.
@@ -165,13 +172,14 @@ pub struct Network {
     /// Per mille of connection attempts that fail or hang.
     pub connect_fails: u32,
     /// Of 10,000 messages between nodes, so many arrive damaged.
-    #[serde(default)]
     pub damaged: u32,
 }
 
 /// How disks behave.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DiskPlan {
+    /// Bytes of a log segment.
+    pub segment_bytes: u64,
     /// Shortest flush.
     pub flush_min: Nanos,
     /// Longest flush.
@@ -181,10 +189,8 @@ pub struct DiskPlan {
     /// A snapshot takes up to so long to be durable.
     pub snapshot_max: Nanos,
     /// Of 100 starts so many are given a block or a file of the log that is another's, or an old one.
-    #[serde(default)]
     pub misread: u32,
     /// Of 100 starts in so many a read of the log fails.
-    #[serde(default)]
     pub read_errors: u32,
 }
 
@@ -201,26 +207,29 @@ impl Plan {
             partitions: 1 + shape.below(5) as u32,
             replicas,
             nodes,
-            clients,
-            in_flight: 1 + shape.below((48 / clients as usize).clamp(1, 12)),
-            operations: 100 + log_draw(&mut shape, 900) as u32,
-            keys: 8 + log_draw(&mut shape, 500) as u32,
-            think: [0, 2, 20, 60][shape.below(4)] * MS,
-            impatient: [0, 0, 50, 200][shape.below(4)],
+            workload: Workload {
+                clients,
+                in_flight: 1 + shape.below((48 / clients as usize).clamp(1, 12)),
+                operations: 100 + log_draw(&mut shape, 900) as u32,
+                keys: 8 + log_draw(&mut shape, 500) as u32,
+                think: [0, 2, 20, 60][shape.below(4)] * MS,
+                impatient: [0, 0, 50, 200][shape.below(4)],
+                collectors: collectors(seed),
+            },
             settings: settings(seed),
-            speculation: if shape.below(5) == 0 { shape.next() as u32 } else { u32::MAX },
-            sessions_max: if shape.below(8) == 0 { clients as usize + shape.below(3) } else { 100_000 },
-            expiry_instances: if shape.below(8) == 0 { 20 + shape.below(400) as u64 } else { 1_000_000 },
-            snapshot_instances: if shape.below(4) == 0 { u64::MAX } else { 10 + log_draw(&mut shape, 1_000) },
-            ahead_max: if shape.below(2) == 0 { 1_024 } else { 1 + log_draw(&mut shape, 64) as usize },
-            capacities: capacities(seed),
-            collectors: collectors(seed),
-            gatherers: gatherers(seed),
-            workers: workers(seed),
-            segment_bytes: 24 << (10 + shape.below(4)),
-            place_timeout: place_timeout(seed),
+            server: ServerPlan {
+                workers: workers(seed),
+                speculation: if shape.below(5) == 0 { shape.next() as u32 } else { u32::MAX },
+                gatherers: gatherers(seed),
+                sessions_max: if shape.below(8) == 0 { clients as usize + shape.below(3) } else { 100_000 },
+                expiry_instances: if shape.below(8) == 0 { 20 + shape.below(400) as u64 } else { 1_000_000 },
+                snapshot_instances: if shape.below(4) == 0 { u64::MAX } else { 10 + log_draw(&mut shape, 1_000) },
+                ahead_max: if shape.below(2) == 0 { 1_024 } else { 1 + log_draw(&mut shape, 64) as usize },
+                capacities: capacities(seed),
+                place_timeout: place_timeout(seed),
+            },
             network: network(seed, quiet),
-            disk: disk(seed, quiet),
+            disk: disk(seed, quiet, 24 << (10 + shape.below(4))),
             clock_rates: Vec::new(),
             faults: Vec::new(),
             shuffle: shape.below(2) == 0,
@@ -235,7 +244,7 @@ impl Plan {
             plan.faults = schedule(&plan);
         }
         plan.settings.retain_bytes_min = retain(seed);
-        plan.expiry_instances = expiry(seed).unwrap_or(plan.expiry_instances).max(expiry_least(&plan));
+        plan.server.expiry_instances = expiry(seed).unwrap_or(plan.server.expiry_instances).max(expiry_least(&plan));
         plan
     }
 
@@ -253,12 +262,12 @@ impl Plan {
             ("retries", _) => self.network.client_cut = number(50)? * 10,
             ("loss", _) => self.network.loss = number(30)? * 10,
             ("duplicates", _) => self.network.duplicates = number(50)? * 10,
-            ("operations", _) => self.operations = number(100_000)?.max(self.clients),
+            ("operations", _) => self.workload.operations = number(100_000)?.max(self.workload.clients),
             ("retain", _) => self.settings.retain_bytes_min = number(u32::MAX)? as usize,
-            ("speculation", "on") => self.speculation = u32::MAX,
-            ("speculation", "off") => self.speculation = 0,
+            ("speculation", "on") => self.server.speculation = u32::MAX,
+            ("speculation", "off") => self.server.speculation = 0,
             // Replicas beside each other do and do not: their states are compared at every instance.
-            ("speculation", "both") => self.speculation = 0x5555_5555,
+            ("speculation", "both") => self.server.speculation = 0x5555_5555,
             ("reads", "quorum") => self.settings.reads = Reads::Quorum,
             ("reads", "lease") => {
                 self.settings.reads = Reads::Lease;
@@ -277,19 +286,19 @@ impl Plan {
     /// Settings of each node's coordinator.
     pub fn coordinator(&self) -> CoordinatorSettings {
         CoordinatorSettings {
-            place_timeout: Duration::from_nanos(self.place_timeout),
+            place_timeout: Duration::from_nanos(self.server.place_timeout),
             ..CoordinatorSettings::default()
         }
     }
 
     /// Whether a node executes before it is decided.
     pub fn speculates(&self, node: usize) -> bool {
-        self.speculation >> (node % 32) & 1 == 1
+        self.server.speculation >> (node % 32) & 1 == 1
     }
 
     /// How wide the nodes of a node's trees grow.
     pub fn capacity(&self, node: usize) -> Capacity {
-        Capacity::new(self.capacities[node % 3])
+        Capacity::new(self.server.capacities[node % 3])
     }
 
     /// Whether a node that does so sends and writes first what orders a batch.
@@ -377,10 +386,6 @@ fn workers(seed: u64) -> u32 {
     1 + random(seed, Purpose::Workers, 0).below(3) as u32
 }
 
-fn workers_usual() -> u32 {
-    1
-}
-
 /// In a quarter of the seeds no node gathers, in another quarter all do.
 fn gatherers(seed: u64) -> u32 {
     let mut random = random(seed, Purpose::Gathers, 0);
@@ -425,10 +430,11 @@ fn network(seed: u64, quiet: bool) -> Network {
     network
 }
 
-fn disk(seed: u64, quiet: bool) -> DiskPlan {
+fn disk(seed: u64, quiet: bool, segment_bytes: u64) -> DiskPlan {
     let mut random = random(seed, Purpose::Disk, 1);
     let flush_min = [20_000, 100_000, MS][random.below(3)];
     DiskPlan {
+        segment_bytes,
         flush_min,
         flush_max: flush_min * [1, 2, 10, 50][random.below(4)],
         power: !quiet && random.below(5) > 0,

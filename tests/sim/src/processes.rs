@@ -17,9 +17,9 @@ use coppice_server::log::Append;
 
 use super::control::own;
 use super::events::Event;
-use super::marks::Marks;
 use super::node::Watched;
 use super::plan::{MS, Nanos};
+use super::watermarks::Watermarks;
 use super::workers::Mail;
 use super::world::World;
 
@@ -39,24 +39,24 @@ impl World {
         let now = self.now;
         self.trace.step(now, &(node, power, down), |line| *line += &format!("n{node} ends, power {power}, for {down}"));
         if self.nodes[node].store.is_writing() {
-            self.reached.note("crash: a write is under way");
+            self.coverage.note("crash: a write is under way");
         }
         if power {
-            self.reached.note("crash: what was not flushed may be lost");
+            self.coverage.note("crash: what was not flushed may be lost");
         }
-        let random = &mut self.disk_random;
+        let random = &mut self.draws.disk;
         let each = &mut self.nodes[node];
         each.store.crash(power, random);
         // The newest map may not have reached the disk; the one before it has.
         if power && each.kept_maps.len() > 1 && random.below(4) == 0 {
-            self.reached.note("crash: the newest map is lost");
+            self.coverage.note("crash: the newest map is lost");
             each.kept_maps.pop_back();
         }
         each.life += 1;
-        each.groups().for_each(|(_, host)| self.reached.ends(host.replica.paxos().counters()));
-        self.crashes += u64::from(!self.healed);
+        each.groups().for_each(|(_, host)| self.coverage.ends(host.replica.paxos().counters()));
+        self.faults.crashes += u64::from(!self.faults.healed);
         each.up = false;
-        (each.doom, each.tick_at, each.paused_until) = (None, None, 0);
+        (each.crash.doom, each.tick_at, each.paused_until) = (None, None, 0);
         each.forget(&self.plan);
         self.oracle.process_ended(node);
         self.lose_lines(node);
@@ -69,7 +69,7 @@ impl World {
 
     /// A process starts, from what its disk holds.
     pub fn start(&mut self, node: usize) {
-        let cut = self.nodes[node].cut_start.take();
+        let cut = self.nodes[node].crash.cut_start.take();
         if self.misreads(node) {
             return;
         }
@@ -77,15 +77,15 @@ impl World {
         let replay = match self.nodes[node].store.open(cut) {
             Ok(Some(replay)) => replay,
             Ok(None) => {
-                self.reached.note("start: cut off in recovery");
+                self.coverage.note("start: cut off in recovery");
                 // Cut off on the way; the disk is as after a crash, and the next start goes on from there.
                 return self.crash(node, 10 * MS);
             }
-            Err(_) if self.nodes[node].has_rotten_log => return self.refuse_rot(node),
+            Err(_) if self.nodes[node].damage.has_rotten_log => return self.refuse_rot(node),
             Err(error) => return self.fail("recovery", format!("n{node} does not start: {error}")),
         };
         if self.nodes[node].store.was_torn() {
-            self.reached.note("start: a torn tail is cut off");
+            self.coverage.note("start: a torn tail is cut off");
         }
         let now = self.now;
         self.trace.step(now, &(node, 1_u8), |line| *line += &format!("n{node} starts"));
@@ -120,18 +120,18 @@ impl World {
         let (removed, records) = (replay.removed, replay.clone().take_records().collect());
         let (loaded, bad) = self.nodes[node].store.load_checkpoint(group);
         if loaded.is_some() && bad > 0 {
-            self.reached.note("snapshot: an older one is loaded");
+            self.coverage.note("snapshot: an older one is loaded");
         }
         if replay.trimmed.is_some() {
-            self.reached.note("start: a log without its beginning");
+            self.coverage.note("start: a log without its beginning");
         }
         if removed.is_some() {
-            self.reached.note("start: a replica was removed");
+            self.coverage.note("start: a replica was removed");
         }
         let created = match replay.created.take() {
             Some((me, create)) => {
                 self.oracle.lives(node, group, me);
-                self.nodes[node].found.insert((group, me), records);
+                self.nodes[node].process.found.insert((group, me), records);
                 Some((me, postcard::from_bytes(&create).map_err(|error| error.to_string())?))
             }
             None => None,
@@ -141,10 +141,10 @@ impl World {
             node,
             controller::Input::Recovered(Box::new(RecoveredReplica { group, removed, created, loaded, replay })),
         );
-        if let Some(me) = me.filter(|_| self.nodes[node].controller.replicas().awaiting_snapshot().contains_key(&group))
+        if let Some(me) = me.filter(|_| self.nodes[node].process.control.controller.replicas().awaiting_snapshot().contains_key(&group))
         {
-            self.reached.note("start: a replica waits for a state from elsewhere");
-            if self.nodes[node].is_rotten {
+            self.coverage.note("start: a replica waits for a state from elsewhere");
+            if self.nodes[node].damage.is_rotten {
                 self.oracle.state_lost(group, me);
             }
         }
@@ -159,7 +159,7 @@ impl World {
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: false });
         }
         if let Some(upto) = start.trim_upto {
-            self.reached.note("start: the log knows nothing of a snapshot");
+            self.coverage.note("start: the log knows nothing of a snapshot");
             let entry = Entry::Trimmed { group: start.group, upto };
             self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
         }
@@ -179,18 +179,18 @@ impl World {
         {
             partition.set_capacity_per_node(self.plan.capacity(node));
         }
-        let records = self.nodes[node].found.remove(&(group, me)).unwrap_or_default();
+        let records = self.nodes[node].process.found.remove(&(group, me)).unwrap_or_default();
         if let Err((check, what)) = self.oracle.recovered(node, (group, me), snapshot, &records) {
             self.fail(check, what);
         }
         self.check_start(node, group, snapshot, machine.digest());
         if campaign_first {
-            self.reached.note("start: is to lead first");
+            self.coverage.note("start: is to lead first");
         }
         let config = Config {
             id: me,
             configuration: create.configuration(),
-            seed: self.replica_random.next(),
+            seed: self.draws.replicas.next(),
             incarnation: self.nodes[node].store.incarnation(),
             settings: self.plan.settings.clone(),
             campaign_first,
@@ -200,16 +200,16 @@ impl World {
         let executing = ExecutorSettings {
             speculation: self.plan.speculates(node),
             deferred: self.plan.defers(node),
-            ahead_max: self.plan.ahead_max,
+            ahead_max: self.plan.server.ahead_max,
             // So few that batches wait for further steps all the time.
             step_work_max: if self.plan.defers(node) { 3 } else { u64::MAX },
         };
         let mut replica = Replica::recover(group, config, recovered, machine, snapshot, executing, local, &mut effects);
         replica.executor_mut().set_digest_interval(1);
-        self.nodes[node].limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
+        self.nodes[node].process.limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
         let nodes = create.nodes().collect();
         let each = &mut self.nodes[node];
-        each.watched.insert(group, Watched { marks: Marks::beginning(snapshot) });
+        each.process.watched.insert(group, Watched { watermarks: Watermarks::beginning(snapshot) });
         let owner = each.owner(group);
         self.input(node, owner, Input::Host(Box::new(Group::new(replica, nodes)), effects));
     }

@@ -14,7 +14,7 @@ const TOLD_MAX: Nanos = 1_000 * MS;
 
 /// The bounds of session tables in a run of `plan`, until somebody sets others.
 pub fn first_limits(plan: &Plan) -> SessionLimits {
-    limits(plan.sessions_max, plan.expiry_instances)
+    limits(plan.server.sessions_max, plan.server.expiry_instances)
 }
 
 fn limits(sessions_max: usize, expiry_instances: u64) -> SessionLimits {
@@ -27,7 +27,7 @@ fn limits(sessions_max: usize, expiry_instances: u64) -> SessionLimits {
 impl World {
     /// An operator sets other bounds.
     pub fn set_limits(&mut self, sessions_max: usize, expiry_instances: u64) {
-        self.limits = limits(sessions_max, expiry_instances);
+        self.asked.limits = limits(sessions_max, expiry_instances);
         for node in 0..self.nodes.len() {
             self.tell_settings(node);
         }
@@ -48,16 +48,16 @@ impl World {
 
     /// This node hears of the settings, later.
     pub fn tell_settings(&mut self, node: usize) {
-        let (life, wait) = (self.nodes[node].life, self.told_random.below(TOLD_MAX as usize) as Nanos);
+        let (life, wait) = (self.nodes[node].life, self.draws.told.below(TOLD_MAX as usize) as Nanos);
         self.schedule(self.now + wait, Event::Settings { node, life });
     }
 
     /// This node hears of the settings, now.
     pub fn on_settings(&mut self, node: usize) {
-        let limits = self.limits;
+        let limits = self.asked.limits;
         let node = &mut self.nodes[node];
-        node.limits = Some(limits);
-        for group in node.workers.iter_mut().flat_map(|worker| worker.groups_mut().values_mut()) {
+        node.process.limits = Some(limits);
+        for group in node.process.workers.iter_mut().flat_map(|worker| worker.groups_mut().values_mut()) {
             group.replica.set_session_limits(limits);
         }
     }

@@ -39,7 +39,7 @@ pub fn shrink(seed: u64, runs: u32) -> Option<Plan> {
         again.is_some_and(|again| is_same(&failure, &again))
     };
     reduce(&mut plan, runs, &mut fails);
-    let Plan { operations, clients, nodes, partitions, keys, .. } = plan;
+    let Plan { nodes, partitions, workload: super::plan::Workload { operations, clients, keys, .. }, .. } = plan;
     println!("{} faults and {operations} operations are left", plan.faults.len());
     println!("of {clients} clients, on {nodes} nodes, {partitions} partitions and {keys} keys");
     Some(plan)
@@ -58,7 +58,12 @@ fn reduce(plan: &mut Plan, runs: u32, fails: &mut dyn FnMut(&Plan) -> bool) {
 }
 
 fn size(plan: &Plan) -> usize {
-    let shape = plan.operations + plan.clients + plan.replicas + plan.nodes + plan.partitions + plan.keys;
+    let shape = plan.workload.operations
+        + plan.workload.clients
+        + plan.replicas
+        + plan.nodes
+        + plan.partitions
+        + plan.workload.keys;
     plan.faults.len() + shape as usize
 }
 
@@ -84,8 +89,8 @@ type Change = fn(&mut Plan);
 
 const SIMPLER: &[Change] = &[
     |plan| plan.settings.retain_bytes_min = coppice_ordering::Settings::default().retain_bytes_min,
-    |plan| plan.operations /= 2,
-    |plan| plan.operations -= plan.operations / 4,
+    |plan| plan.workload.operations /= 2,
+    |plan| plan.workload.operations -= plan.workload.operations / 4,
     |plan| plan.network.loss = 0,
     |plan| plan.network.duplicates = 0,
     |plan| plan.network.tail = 0,
@@ -99,24 +104,24 @@ const SIMPLER: &[Change] = &[
     |plan| plan.shuffle = false,
     |plan| plan.disk.power = false,
     |plan| plan.minority_down = false,
-    |plan| plan.impatient = 0,
-    |plan| plan.in_flight = 1,
-    |plan| plan.workers = 1,
+    |plan| plan.workload.impatient = 0,
+    |plan| plan.workload.in_flight = 1,
+    |plan| plan.server.workers = 1,
 ];
 
 /// What faults and operations name by number: where a fault that is left names what is gone, the run goes on with one
 /// that is there, or panics at another place and does not count.
 const SMALLER: &[Change] = &[
-    |plan| plan.operations /= 2,
-    |plan| plan.operations -= plan.operations / 4,
-    |plan| plan.clients = plan.clients.div_ceil(2),
+    |plan| plan.workload.operations /= 2,
+    |plan| plan.workload.operations -= plan.workload.operations / 4,
+    |plan| plan.workload.clients = plan.workload.clients.div_ceil(2),
     |plan| plan.partitions = 1,
     |plan| plan.partitions = (plan.partitions - 1).max(1),
     |plan| plan.replicas = plan.replicas.min(3),
     |plan| plan.nodes = plan.replicas.max(plan.nodes.min(3)),
     |plan| plan.nodes = (plan.nodes - 1).max(plan.replicas).max(3),
-    |plan| plan.keys = (plan.keys / 2).max(plan.partitions),
-    |plan| plan.keys = (plan.keys - plan.keys / 4).max(plan.partitions),
+    |plan| plan.workload.keys = (plan.workload.keys / 2).max(plan.partitions),
+    |plan| plan.workload.keys = (plan.workload.keys - plan.workload.keys / 4).max(plan.partitions),
 ];
 
 fn simpler(plan: &mut Plan, changes: &[Change], shrink: &mut Shrink<'_>) {
@@ -125,7 +130,7 @@ fn simpler(plan: &mut Plan, changes: &[Change], shrink: &mut Shrink<'_>) {
         change(&mut simple);
         simple.clock_rates.truncate(simple.nodes as usize);
         let changed = format!("{simple:?}") != format!("{plan:?}");
-        if changed && simple.operations >= simple.clients && shrink.fails(&simple) {
+        if changed && simple.workload.operations >= simple.workload.clients && shrink.fails(&simple) {
             *plan = simple;
         }
     }
@@ -138,7 +143,9 @@ mod tests {
     /// A seed with room on every side.
     fn large() -> Plan {
         let seeds = (0..1_000).map(Plan::of);
-        let fits = |plan: &Plan| plan.partitions >= 4 && plan.nodes >= 6 && plan.keys >= 200 && plan.faults.len() >= 8;
+        let fits = |plan: &Plan| {
+            plan.partitions >= 4 && plan.nodes >= 6 && plan.workload.keys >= 200 && plan.faults.len() >= 8
+        };
         seeds.into_iter().find(fits).expect("one of a thousand")
     }
 
@@ -146,11 +153,15 @@ mod tests {
     fn what_a_failure_does_not_need_goes() {
         let mut plan = large();
         let needed = plan.faults[5].clone();
-        let mut fails = |plan: &Plan| plan.faults.contains(&needed) && plan.operations >= 20 && plan.keys >= 9;
+        let mut fails =
+            |plan: &Plan| plan.faults.contains(&needed) && plan.workload.operations >= 20 && plan.workload.keys >= 9;
         reduce(&mut plan, 2_000, &mut fails);
         assert_eq!(plan.faults, [needed]);
-        assert_eq!((plan.clients, plan.partitions, plan.nodes, plan.replicas), (1, 1, 3, plan.replicas.min(3)));
-        assert!((20..27).contains(&plan.operations) && (9..12).contains(&plan.keys), "{plan:?}");
+        assert_eq!(
+            (plan.workload.clients, plan.partitions, plan.nodes, plan.replicas),
+            (1, 1, 3, plan.replicas.min(3))
+        );
+        assert!((20..27).contains(&plan.workload.operations) && (9..12).contains(&plan.workload.keys), "{plan:?}");
         assert_eq!(plan.clock_rates.len(), 3);
     }
 

@@ -30,7 +30,7 @@ impl World {
     /// A worker wants a checkpoint written.
     pub fn begin_checkpoint(&mut self, node: usize, (group, number): (PartitionId, u64), taken: TakenSnapshot) {
         if self.nodes[node].group(group).is_some_and(|host| host.boundaries.is_owed()) {
-            self.reached.note("merge: a neighbour is taken in");
+            self.coverage.note("merge: a neighbour is taken in");
         }
         let saved = Saved::of(taken);
         self.check_snapshot(group, &saved);
@@ -39,23 +39,23 @@ impl World {
 
     /// Begins to write a checkpoint: one of this node's, or a snapshot that has come.
     fn write_checkpoint(&mut self, node: usize, group: PartitionId, saved: Saved, writing: Writing) {
-        let took = self.disk_random.below(self.plan.disk.snapshot_max as usize) as Nanos;
+        let took = self.draws.disk.below(self.plan.disk.snapshot_max as usize) as Nanos;
         match self.nodes[node].store.begin_checkpoint(group, saved) {
             Ok(checkpoint) => {
                 let (life, at) = (self.nodes[node].life, self.now + took);
                 self.schedule(at, Event::Checkpoint { node, life, group, checkpoint, writing });
             }
             Err(Refused::Present) => {
-                self.reached.note("checkpoint: there is one of this instance");
+                self.coverage.note("checkpoint: there is one of this instance");
                 self.checkpoint_counts(node, group, writing, CheckpointOutcome::Present);
             }
             Err(refused @ (Refused::Failed | Refused::Full)) => {
                 let full = refused == Refused::Full;
-                self.reached.note(if full { "checkpoint: the disk has no room" } else { "checkpoint: an act fails" });
+                self.coverage.note(if full { "checkpoint: the disk has no room" } else { "checkpoint: an act fails" });
                 self.give_up(node, group, writing);
             }
             Err(Refused::Busy) => {
-                self.reached.note("checkpoint: another one of the group is being written");
+                self.coverage.note("checkpoint: another one of the group is being written");
                 self.give_up(node, group, writing);
             }
         }
@@ -64,11 +64,11 @@ impl World {
     /// The next act of a checkpoint's life; a node that is about to crash may do so before it.
     pub fn on_checkpoint(&mut self, node: usize, group: PartitionId, checkpoint: u64, writing: Writing) {
         if self.is_doomed(node) {
-            return self.reached.note("crash: between two acts of a checkpoint's life");
+            return self.coverage.note("crash: between two acts of a checkpoint's life");
         }
         match self.nodes[node].store.proceed(checkpoint) {
             Stage::Going => {
-                let took = self.acts_random.below(self.plan.disk.flush_max as usize + 1) as Nanos;
+                let took = self.draws.acts.below(self.plan.disk.flush_max as usize + 1) as Nanos;
                 let (life, at) = (self.nodes[node].life, self.now + took);
                 self.schedule(at, Event::Checkpoint { node, life, group, checkpoint, writing });
             }
@@ -77,11 +77,11 @@ impl World {
                 self.checkpoint_counts(node, group, writing, CheckpointOutcome::Done { bytes: 0, trim_upto });
             }
             Stage::GivenUp => {
-                self.reached.note("checkpoint: its files went meanwhile");
+                self.coverage.note("checkpoint: its files went meanwhile");
                 self.give_up(node, group, writing);
             }
             Stage::Failed => {
-                self.reached.note("checkpoint: an act fails");
+                self.coverage.note("checkpoint: an act fails");
                 self.give_up(node, group, writing);
             }
         }
@@ -99,7 +99,7 @@ impl World {
         let fetch = match writing {
             Writing::Own(number) => {
                 if matches!(written, CheckpointOutcome::Done { trim_upto: Some(_), .. }) {
-                    self.reached.note("checkpoint: the log below an older one goes");
+                    self.coverage.note("checkpoint: the log below an older one goes");
                 }
                 return self.checkpointed(node, (group, number), written);
             }
@@ -109,7 +109,7 @@ impl World {
             (Some(loaded), _) => self.end_fetch(node, fetch, Some(Box::new(loaded))),
             // A replica of the group was removed meanwhile, and all its checkpoints with it (seeds 543, 1100114).
             (None, 0) => {
-                self.reached.note("checkpoint: its files went meanwhile");
+                self.coverage.note("checkpoint: its files went meanwhile");
                 self.end_fetch(node, fetch, None);
             }
             (None, bad) => self.fail("snapshot", format!("n{node}.{group}: all {bad} are damaged, one just kept")),
@@ -128,7 +128,7 @@ impl World {
     /// Asks another node for a snapshot that reaches so far.
     pub fn fetch(&mut self, node: usize, fetch: FetchId, group: PartitionId, from: NodeId, least: Instance) {
         let (life, from) = (self.nodes[node].life, place(from));
-        self.nodes[node].fetches.insert(fetch);
+        self.nodes[node].process.control.fetches.insert(fetch);
         self.schedule(self.now + SNAPSHOT_PATIENCE, Event::SnapshotPatience { node, life, fetch, group });
         let delay = self.net.delay();
         self.schedule(self.now + delay, Event::SnapshotAsked { from, node, life, fetch, group, least });
@@ -147,12 +147,12 @@ impl World {
         }
         let Some(host) = self.nodes[from].group(group) else { return };
         if host.replica.executor().decided() < least {
-            self.reached.note("snapshot: asked of one that is behind");
+            self.coverage.note("snapshot: asked of one that is behind");
             return;
         }
         let saved = Saved::of(snapshot::take(CLUSTER, &host.replica));
         self.check_snapshot(group, &saved);
-        let took = self.net.delay() + self.disk_random.below(self.plan.disk.snapshot_max as usize) as Nanos;
+        let took = self.net.delay() + self.draws.disk.below(self.plan.disk.snapshot_max as usize) as Nanos;
         self.schedule(self.now + took, Event::SnapshotArrived { node, life, fetch, group, saved });
     }
 
@@ -164,26 +164,26 @@ impl World {
         };
         let data = loaded.machine.partition();
         let (kept, version) = data.map_or_else(Default::default, |data| (data.range().clone(), data.map_version()));
-        self.nodes[node].offers.insert(fetch, (group, saved));
+        self.nodes[node].process.control.offers.insert(fetch, (group, saved));
         self.tell(node, controller::Input::Offered { fetch, kept, version });
     }
 
     /// The controller wants it, or does not.
     pub fn on_admitted(&mut self, node: usize, fetch: FetchId, may: bool) {
-        let Some((group, saved)) = self.nodes[node].offers.remove(&fetch) else { return };
+        let Some((group, saved)) = self.nodes[node].process.control.offers.remove(&fetch) else { return };
         if may {
             return self.write_checkpoint(node, group, saved, Writing::Fetched(fetch));
         }
-        self.reached.note("snapshot: waits for what it gives away");
+        self.coverage.note("snapshot: waits for what it gives away");
         self.end_fetch(node, fetch, None);
     }
 
     /// A fetch has ended, on a thread of its own.
     fn end_fetch(&mut self, node: usize, fetch: FetchId, loaded: Option<Box<LoadedSnapshot>>) {
-        if !self.nodes[node].fetches.remove(&fetch) {
+        if !self.nodes[node].process.control.fetches.remove(&fetch) {
             return;
         }
-        let thread = self.nodes[node].workers.len() + fetch as usize;
+        let thread = self.nodes[node].process.workers.len() + fetch as usize;
         self.report(node, thread, controller::Input::Fetched(fetch, loaded));
     }
 
@@ -191,16 +191,16 @@ impl World {
     pub fn before_install(&mut self, node: usize, group: PartitionId, loaded: &LoadedSnapshot) {
         let Some(host) = self.nodes[node].group(group) else { return };
         let me = host.me;
-        self.reached.note("snapshot: installed");
+        self.coverage.note("snapshot: installed");
         if loaded.instance <= host.replica.paxos().decided_upto() {
-            self.reached.note("snapshot: installed below what is decided");
+            self.coverage.note("snapshot: installed below what is decided");
         }
         self.oracle.installed(group, me, loaded.instance);
     }
 
     /// It took too long; one that is on its way to the disk is waited for.
     pub fn on_snapshot_patience(&mut self, node: usize, fetch: FetchId, group: PartitionId) {
-        if self.nodes[node].fetches.contains(&fetch) && self.nodes[node].store.is_checkpointing(group) {
+        if self.nodes[node].process.control.fetches.contains(&fetch) && self.nodes[node].store.is_checkpointing(group) {
             let (life, at) = (self.nodes[node].life, self.now + SNAPSHOT_PATIENCE);
             return self.schedule(at, Event::SnapshotPatience { node, life, fetch, group });
         }

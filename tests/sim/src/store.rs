@@ -118,7 +118,7 @@ impl Store {
     /// The disk of a new node: with an empty log.
     pub fn new(plan: &Plan, node: usize) -> Store {
         let identity = Identity { cluster: CLUSTER, node: NodeId(node as u32 + 1), incarnation: 1 };
-        let bytes = plan.segment_bytes;
+        let bytes = plan.disk.segment_bytes;
         let geometry = Geometry { first_bytes: 20 << 10, segment_bytes: bytes, segments_ahead: 1 };
         let mut disk = Platter::default();
         let mut start_random = random(plan.seed, Purpose::Starts, node as u64);

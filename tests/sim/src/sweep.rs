@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::coverage::Coverage;
 use super::plan::Judged;
-use super::reached::Reached;
 use super::trace::Trace;
 use super::watch::Running;
 use super::{Failure, Outcome, Plan, failing, run};
@@ -66,7 +66,7 @@ pub struct Report {
     /// Faults made.
     pub faults: u64,
     /// Rare conditions, and how often they were met.
-    pub reached: Reached,
+    pub coverage: Coverage,
     /// How long it took.
     pub took: Duration,
 }
@@ -154,7 +154,7 @@ impl Sweep {
             report.steps += outcome.steps;
             report.answered += outcome.answered;
             report.faults += outcome.faults;
-            report.reached.merge(&outcome.reached);
+            report.coverage.merge(&outcome.coverage);
             let mut shown = false;
             if let Some(failure) = outcome.failure {
                 if !self.quiet {

@@ -12,7 +12,9 @@ use coppice_ordering::multicast::{Effect, Work};
 use coppice_ordering::{Ballot, Instance, QueryId, Ticket};
 use coppice_words::positions;
 
-use super::oracle::{Found, Oracle, broken};
+use super::groups::Groups;
+use super::ledger::Ledger;
+use super::oracle::{Found, broken};
 use super::plan::Nanos;
 use super::world::World;
 
@@ -69,7 +71,12 @@ impl Tickets {
     }
 
     /// A coordinator, in this ballot so far, asks for this in one step: in any order.
-    pub fn coordinated(&mut self, oracle: &Oracle, ballot: Option<Ballot>, effects: &[Effect]) -> Found {
+    pub fn coordinated(
+        &mut self,
+        (groups, ledger): (&Groups, &Ledger),
+        ballot: Option<Ballot>,
+        effects: &[Effect],
+    ) -> Found {
         effects.iter().for_each(|effect| self.note(ballot, effect));
         for effect in effects {
             match effect {
@@ -77,14 +84,14 @@ impl Tickets {
                     if self.aborted.contains(&(ticket.ballot, *query)) {
                         return broken("I12 a voided ticket", format!("{ticket} was voided, and completes {query}"));
                     }
-                    self.ends(oracle, *ticket)?;
+                    self.ends(groups, *ticket)?;
                     if let Some((low, high)) = self.ranges.remove(&(ticket.ballot, *query)) {
-                        oracle.ledger.check_tiles(*ticket, (&low, high.as_ref()))?;
+                        ledger.check_tiles(*ticket, (&low, high.as_ref()))?;
                     }
                     self.end(ticket.ballot, *query);
                 }
                 Effect::Changed { ticket, .. } => {
-                    self.ends(oracle, *ticket)?;
+                    self.ends(groups, *ticket)?;
                     self.issued.entry(*ticket).or_default().is_done = true;
                 }
                 _ => {}
@@ -127,13 +134,13 @@ impl Tickets {
 
     /// A ticket of queries or of a change is released: decided in all its partitions, first in each queue, and then the
     /// leadership was confirmed (I11).
-    fn ends(&self, oracle: &Oracle, ticket: Ticket) -> Found {
+    fn ends(&self, groups: &Groups, ticket: Ticket) -> Found {
         let Some(issued) = self.issued.get(&ticket) else {
             return broken("I11 an unknown ticket", format!("{ticket} is released, and was never sent"));
         };
         let mut last = 0;
         for &partition in &issued.partitions {
-            let Some(at) = oracle.placed_at(partition, ticket) else {
+            let Some(at) = groups.get(&partition).and_then(|group| group.placed_at(ticket)) else {
                 return broken("I11 not placed", format!("{ticket} is released, and {partition} has not decided it"));
             };
             last = last.max(at);
@@ -223,14 +230,14 @@ impl World {
         let before = self.oracle.groups.get(&group).filter(|_| of == group);
         let ticket = before.and_then(|state| state.last_ticket((instance, index)));
         if of != group && matches!(reply, Reply::Pack(_)) {
-            self.reached.note("session: answered from the parent's log");
+            self.coverage.note("session: answered from the parent's log");
         }
         if ticket.is_some() {
-            self.reached.note("gate: a reply stands behind a ticket");
+            self.coverage.note("gate: a reply stands behind a ticket");
         }
-        let released = self.tickets.released(group);
+        let released = self.oracle.tickets.released(group);
         if ticket > released && self.is_stale(origin) {
-            self.reached.note("gate: a stale read does not wait");
+            self.coverage.note("gate: a stale read does not wait");
         } else if ticket > released {
             let what = format!("n{node}.{group} answers as of #{instance} behind {ticket:?}");
             return broken("I9 the gate", what);

@@ -22,21 +22,21 @@ pub fn widen(plan: &mut Plan) {
     }
     let mut on = |share: usize| (random.below(share) == 0).then(|| random.next());
     if let Some(draw) = on(2) {
-        plan.clients = 1 + draw as u32 % 32;
-        plan.in_flight = plan.in_flight.min(IN_FLIGHT_MAX / plan.clients as usize).max(1);
-        plan.operations = plan.operations.max(plan.clients);
+        plan.workload.clients = 1 + draw as u32 % 32;
+        plan.workload.in_flight = plan.workload.in_flight.min(IN_FLIGHT_MAX / plan.workload.clients as usize).max(1);
+        plan.workload.operations = plan.workload.operations.max(plan.workload.clients);
     }
     if let Some(draw) = on(8) {
-        plan.operations = 1_000 + draw as u32 % 4_001;
+        plan.workload.operations = 1_000 + draw as u32 % 4_001;
     }
     if let Some(draw) = on(2) {
-        plan.keys = 8 + draw as u32 % 4_089;
+        plan.workload.keys = 8 + draw as u32 % 4_089;
     }
     if let Some(draw) = on(4) {
-        plan.sessions_max = 2 + draw as usize % 63;
+        plan.server.sessions_max = 2 + draw as usize % 63;
     }
     // With fewer sessions than clients each ends another one's, and nothing is promised.
-    plan.sessions_max = plan.sessions_max.max(plan.clients as usize);
+    plan.server.sessions_max = plan.server.sessions_max.max(plan.workload.clients as usize);
     if let Some(draw) = on(4) {
         plan.network.delay_min = (3 * MS) << (draw % 4);
         plan.network.delay_mean = plan.network.delay_min * (draw >> 8 & 3);
@@ -60,7 +60,7 @@ pub fn widen(plan: &mut Plan) {
 
 /// With many clients a session that ends sooner than each of them had a turn is of no use to any.
 pub fn expiry_least(plan: &Plan) -> u64 {
-    if plan.clients > CLIENTS_USUAL { 4 * u64::from(plan.clients) } else { 0 }
+    if plan.workload.clients > CLIENTS_USUAL { 4 * u64::from(plan.workload.clients) } else { 0 }
 }
 
 /// A message goes and its answer comes.

@@ -12,9 +12,9 @@ use coppice_ordering::ReplicaId;
 
 use super::control::own;
 use super::events::Event;
+use super::fingerprint;
 use super::plan::{MS, Nanos};
 use super::processes::places;
-use super::said;
 use super::store::CLUSTER;
 use super::world::World;
 
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Mail {
             Mail::Message(message) => write!(out, "{message:?}"),
             Mail::Look => out.write_str("look"),
             Mail::Greeted(client) => write!(out, "greeted {client}"),
-            Mail::Control(input) => out.write_str(&said::show_input(input)),
+            Mail::Control(input) => out.write_str(&fingerprint::show_input(input)),
             Mail::Start(start) => write!(out, "start {} {}", start.group, start.me),
         }
     }
@@ -61,7 +61,7 @@ impl World {
 
     /// What a worker has yet to hear of the world.
     pub fn facts(&self, node: usize, worker: usize) -> Vec<Input> {
-        let (each, known) = (&self.nodes[node], &self.nodes[node].workers[worker]);
+        let (each, known) = (&self.nodes[node], &self.nodes[node].process.workers[worker]);
         let mut facts = vec![Input::Identity(own(node), CLUSTER), Input::MaySpeak(!self.is_silent(node))];
         for other in (0..self.nodes.len()).filter(|&other| other != node) {
             let answers = self.nodes[other].up && !self.net.is_silent(node, other, self.now);
@@ -69,17 +69,17 @@ impl World {
                 facts.push(Input::Answers(own(other), answers));
             }
         }
-        for (&group, &leader) in &each.leaders {
+        for (&group, &leader) in &each.process.control.leaders {
             if known.leaders().get(&group) != Some(&leader) {
                 facts.push(Input::Leader(group, Some(leader)));
             }
         }
-        let gone = known.leaders().keys().filter(|group| !each.leaders.contains_key(group));
+        let gone = known.leaders().keys().filter(|group| !each.process.control.leaders.contains_key(group));
         facts.extend(gone.map(|&group| Input::Leader(group, None)));
         let room = Resources {
-            log_is_stuck: each.log_is_stuck,
+            log_is_stuck: each.process.log_is_stuck,
             disk_is_full: each.store.is_full(),
-            full_nodes: each.full_nodes.clone(),
+            full_nodes: each.process.full_nodes.clone(),
             ..Resources::default()
         };
         if room != *known.resources() {
@@ -97,7 +97,7 @@ impl World {
         };
         let after = self.net.between_threads();
         let life = self.nodes[node].life;
-        let last = self.nodes[node].mailed.entry((worker, is_for_clients)).or_default();
+        let last = self.nodes[node].process.mailed.entry((worker, is_for_clients)).or_default();
         *last = (self.now + after).max(*last);
         let at = *last;
         self.schedule(at, Event::Mail { node, life, worker, mail });
@@ -107,7 +107,7 @@ impl World {
     pub fn on_mail(&mut self, node: usize, worker: usize, mail: Mail) {
         match mail {
             Mail::Message(message) if !message.must_arrive() && self.net.overflows() => {
-                self.reached.note("worker: a queue between workers is full");
+                self.coverage.note("worker: a queue between workers is full");
                 // Whoever sent it hears so at once; here it is the one that holds the connection, or any other.
                 let from = match &message {
                     Message::Request { origin, .. } | Message::Query { origin, .. } => origin.shard(),
@@ -117,10 +117,10 @@ impl World {
             }
             Mail::Message(message) => {
                 if let Message::Multicast(multicast) = &message {
-                    let leading = self.nodes[node].workers[worker].coordinator().leading();
-                    multicast.iter().for_each(|message| self.reached.multicast(&message.body, leading));
+                    let leading = self.nodes[node].process.workers[worker].coordinator().leading();
+                    multicast.iter().for_each(|message| self.coverage.multicast(&message.body, leading));
                 }
-                self.reached.note("worker: tells another one of its node");
+                self.coverage.note("worker: tells another one of its node");
                 self.input(node, worker, Input::Worker(message));
             }
             Mail::Start(start) => self.host_replica(node, *start),
@@ -133,9 +133,9 @@ impl World {
     /// What the controller tells a worker.
     fn on_control(&mut self, node: usize, worker: usize, input: Input) {
         match &input {
-            Input::Drop(group) => _ = self.nodes[node].watched.remove(group),
+            Input::Drop(group) => _ = self.nodes[node].process.watched.remove(group),
             Input::Snapshot(group, Some(loaded)) => self.before_install(node, *group, loaded),
-            Input::Snapshot(_, None) => self.reached.note("snapshot: does not come in time"),
+            Input::Snapshot(_, None) => self.coverage.note("snapshot: does not come in time"),
             _ => {}
         }
         self.input(node, worker, input);
@@ -145,16 +145,16 @@ impl World {
     pub fn tell_storage(&mut self, node: usize, worker: usize) {
         let now = self.now;
         let each = &mut self.nodes[node];
-        let due = each.storage_at.entry(worker).or_insert(now);
+        let due = each.process.storage_at.entry(worker).or_insert(now);
         if *due > now {
             return;
         }
         *due = now + STORAGE_INTERVAL;
-        if each.workers[worker].groups().values().any(|group| group.checkpoints.splits.await_children()) {
-            self.reached.note("checkpoint: waits for that of a child");
+        if each.process.workers[worker].groups().values().any(|group| group.checkpoints.splits.await_children()) {
+            self.coverage.note("checkpoint: waits for that of a child");
         }
         // Batches are counted here, not bytes.
-        let log_bytes_setting = self.plan.snapshot_instances;
+        let log_bytes_setting = self.plan.server.snapshot_instances;
         let sizes = checkpoint_due::Storage {
             log_bytes_setting,
             full: self.nodes[node].store.is_full(),
@@ -169,7 +169,7 @@ impl World {
         match self.line_of(node, part.partition_query.client) {
             Some(line) => self.stream_part(line, *part),
             None => {
-                self.reached.note("query: a part waits for its client to connect");
+                self.coverage.note("query: a part waits for its client to connect");
                 self.input(node, worker, Input::Unclaimed(part));
             }
         }
@@ -177,12 +177,12 @@ impl World {
 
     /// A client said hello to a worker: parts may wait for it, there and at the others.
     pub fn greeted(&mut self, node: usize, worker: usize, client: ClientId) {
-        for other in (0..self.nodes[node].workers.len()).filter(|&other| other != worker) {
+        for other in (0..self.nodes[node].process.workers.len()).filter(|&other| other != worker) {
             self.mail(node, other, Mail::Greeted(client));
         }
-        let before = self.nodes[node].workers[worker].parked();
+        let before = self.nodes[node].process.workers[worker].parked();
         self.input(node, worker, Input::Greeted(client));
-        let found = before.saturating_sub(self.nodes[node].workers[worker].parked());
-        self.reached.add("query: a part finds its client", found as u64);
+        let found = before.saturating_sub(self.nodes[node].process.workers[worker].parked());
+        self.coverage.add("query: a part finds its client", found as u64);
     }
 }

@@ -10,12 +10,12 @@ use coppice_core::worker::{Effect, Note};
 use coppice_ordering::{Batch, Configuration, Instance, Message, ReplicaId, Ticket};
 use serde::{Deserialize, Serialize};
 
-use super::events::Event;
-use super::node::place;
-use super::plan::{MS, Nanos};
-use super::world::World;
+use crate::events::Event;
+use crate::node::place;
+use crate::plan::{MS, Nanos};
+use crate::world::World;
 
-/// A trap that nothing springs is gone after this long.
+/// A trigger that nothing fires is gone after this long.
 const PATIENCE: Nanos = 4_000 * MS;
 
 /// What a leader does.
@@ -42,7 +42,7 @@ pub enum Moment {
 
 /// Of any group of the kind that the moment is about.
 #[derive(Clone, Debug)]
-pub struct Trap {
+pub struct Trigger {
     moment: Moment,
     /// Links are cut for so long; or its process ends, and is down for so long.
     length: Nanos,
@@ -71,29 +71,29 @@ impl Signs {
 }
 
 impl World {
-    /// A trap is set.
-    pub fn set_trap(&mut self, moment: Moment, crash: bool, length: Nanos) {
-        self.traps.push(Trap { moment, length, crash, until: self.now + PATIENCE });
+    /// Sets a trigger.
+    pub fn set_trigger(&mut self, moment: Moment, crash: bool, length: Nanos) {
+        self.faults.triggers.push(Trigger { moment, length, crash, until: self.now + PATIENCE });
     }
 
-    /// Before a step of a worker: what is to be compared after it, if a trap waits.
+    /// Before a step of a worker: what is to be compared after it, if a trigger waits.
     pub fn signs(&self, node: usize, worker: usize) -> BTreeMap<PartitionId, Signs> {
-        if self.traps.is_empty() {
+        if self.faults.triggers.is_empty() {
             return BTreeMap::new();
         }
-        let groups = self.nodes[node].workers[worker].groups().iter();
+        let groups = self.nodes[node].process.workers[worker].groups().iter();
         groups.map(|(&id, group)| (id, Signs::of(group.replica.executor().machine()))).collect()
     }
 
-    /// After a step, and before its effects are carried out: the moment of a trap may have come.
-    pub fn spring(&mut self, node: usize, group: PartitionId, before: Option<Signs>, effects: &[Effect]) {
+    /// After a step, and before its effects are carried out: the moment of a trigger may have come.
+    pub fn fire(&mut self, node: usize, group: PartitionId, before: Option<Signs>, effects: &[Effect]) {
         let now = self.now;
-        self.traps.retain(|trap| trap.until > now);
+        self.faults.triggers.retain(|trigger| trigger.until > now);
         let (Some(before), Some(host)) = (before, self.nodes[node].group(group)) else { return };
         let (executor, leads) = (host.replica.executor(), host.replica.is_leading());
         let (after, ahead) = (Signs::of(executor.machine()), leads && executor.last_executed() > executor.decided());
         let newcomers = self.newcomers(node, group, effects);
-        let comes = |trap: &Trap| match trap.moment {
+        let comes = |trigger: &Trigger| match trigger.moment {
             Moment::Configured => leads && !newcomers.is_empty(),
             Moment::Border | Moment::Retried => ahead && after.border != before.border,
             Moment::Ticket => ahead && after.ticket != before.ticket,
@@ -104,16 +104,16 @@ impl World {
             }
             Moment::Proposes => leads && proposal(group, effects).is_some(),
         };
-        let Some(at) = self.traps.iter().position(comes) else { return };
-        let Trap { moment, length, crash, .. } = self.traps.swap_remove(at);
-        self.reached.note(match moment {
-            Moment::Configured => "trap: a configuration has just been decided",
-            Moment::Border => "trap: a border is moved, and that is not decided",
-            Moment::Retried => "trap: a border is moved, and clients do not hear what came of their writes",
-            Moment::Ticket => "trap: a ticket is executed, and that is not decided",
-            Moment::Map => "trap: a map is executed, and that is not decided",
-            Moment::Coordinates => "trap: another one coordinates",
-            Moment::Proposes => "trap: a batch is proposed, and nobody has it",
+        let Some(at) = self.faults.triggers.iter().position(comes) else { return };
+        let Trigger { moment, length, crash, .. } = self.faults.triggers.swap_remove(at);
+        self.coverage.note(match moment {
+            Moment::Configured => "trigger: a configuration has just been decided",
+            Moment::Border => "trigger: a border is moved, and that is not decided",
+            Moment::Retried => "trigger: a border is moved, and clients do not hear what came of their writes",
+            Moment::Ticket => "trigger: a ticket is executed, and that is not decided",
+            Moment::Map => "trigger: a map is executed, and that is not decided",
+            Moment::Coordinates => "trigger: another one coordinates",
+            Moment::Proposes => "trigger: a batch is proposed, and nobody has it",
         });
         self.trace.step(now, &(node, group, length), |line| *line += &format!("n{node}.{group} {moment:?}"));
         match moment {
@@ -124,7 +124,7 @@ impl World {
         let members: BTreeSet<usize> = host.nodes.values().copied().map(place).collect();
         let side: BTreeSet<usize> = newcomers.into_iter().chain([node]).collect();
         match moment {
-            Moment::Border | Moment::Ticket | Moment::Map if crash => self.nodes[node].doom = Some((0, length)),
+            Moment::Border | Moment::Ticket | Moment::Map if crash => self.nodes[node].crash.doom = Some((0, length)),
             Moment::Coordinates => {
                 let others = (0..self.nodes.len()).filter(|node| !members.contains(node)).collect();
                 self.part(&side, &others, length);
@@ -145,7 +145,7 @@ impl World {
         let envelope = Envelope { group: group.0, to, from: host.me, message: message.clone() };
         self.schedule(self.now + length, Event::Peer { from: node, to: follower, envelope });
         self.part(&[follower].into(), &others, length + MS);
-        self.nodes[node].doom = Some((0, length / 32));
+        self.nodes[node].crash.doom = Some((0, length / 32));
     }
 
     /// Nodes of voters that a configuration adds which a step decides.

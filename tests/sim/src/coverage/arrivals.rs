@@ -6,12 +6,12 @@ use coppice_core::request::{Refusal, Reply};
 use coppice_ordering::multicast::{Abort, Effect as Coordinated, Work};
 use coppice_ordering::{Batch, Counters, Message, Paxos, ReplicaId};
 
-use super::reached::Reached;
+use super::Coverage;
 
 /// A batch of more commands is a large one.
 const MANY_COMMANDS: u32 = 8;
 
-impl Reached {
+impl Coverage {
     /// A message arrives at a replica.
     pub fn message(&mut self, paxos: &Paxos, from: ReplicaId, message: &Message) {
         let (ballot, decided, member) = (paxos.ballot(), paxos.decided_upto(), is_member(paxos, from));

@@ -2,9 +2,9 @@
 
 use coppice_check::random::Random;
 
-use super::faults::{Fault, Kind, SAFETY_MAX, Target, change, length, target};
-use super::plan::{MS, Nanos, Plan};
-use super::traps::Moment;
+use super::triggers::Moment;
+use super::{Fault, Kind, SAFETY_MAX, Target, change, length, target};
+use crate::plan::{MS, Nanos, Plan};
 
 /// Checkpoints of one node rot, again and again: what the older ones lead back to may be gone, and then the others have
 /// it.
@@ -42,15 +42,15 @@ pub(super) fn sever(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
 }
 
 /// A leader is lost at the very moment that it has done something, beside an operator who has it done.
-pub(super) fn trap(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
+pub(super) fn trigger(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
     let moments =
         [Moment::Configured, Moment::Border, Moment::Retried, Moment::Ticket, Moment::Map, Moment::Coordinates];
     let moment = moments[random.below(moments.len())];
-    let (crash, key) = (random.below(3) == 0, random.below(plan.keys as usize) as u32);
+    let (crash, key) = (random.below(3) == 0, random.below(plan.workload.keys as usize) as u32);
     // Long enough for another one to be elected.
     let election_timeout = plan.settings.election_timeout.as_nanos() as Nanos;
     let length = 6 * election_timeout + length(random, 1_000 * MS);
-    let set = Fault { at, kind: Kind::Trap { moment, crash, length } };
+    let set = Fault { at, kind: Kind::Trigger { moment, crash, length } };
     let kind = match moment {
         Moment::Configured => {
             let (gone, to) = (random.below(plan.replicas as usize) as u32, random.below(plan.nodes as usize) as u32);
@@ -74,7 +74,7 @@ pub(super) fn trap(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
 /// decided in its place (protocol.md 1.1).
 pub(super) fn belated(plan: &Plan, at: Nanos, random: &mut Random) -> Option<Fault> {
     let length = 6 * plan.settings.election_timeout.as_nanos() as Nanos + length(random, 1_000 * MS);
-    let kind = Kind::Trap { moment: Moment::Proposes, crash: true, length };
+    let kind = Kind::Trigger { moment: Moment::Proposes, crash: true, length };
     (plan.replicas >= 3).then_some(Fault { at, kind })
 }
 
@@ -85,7 +85,7 @@ fn split(key: u32) -> Kind {
 /// A partition is cut, and the parts are united again; meanwhile clients that asked for something on either side wait
 /// for the answer (hazards.md SE8, MV5).
 pub(super) fn there_and_back(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
-    let key = random.below(plan.keys as usize) as u32;
+    let key = random.below(plan.workload.keys as usize) as u32;
     let back = at + (100 + random.below(1_500) as Nanos) * MS;
     let mut faults = vec![
         Fault { at, kind: split(key) },
@@ -94,7 +94,7 @@ pub(super) fn there_and_back(plan: &Plan, at: Nanos, random: &mut Random) -> Vec
     for _ in 0..random.below(4) {
         let gone = at + random.below((back - at) as usize) as Nanos;
         let length = back - gone + length(random, 1_000 * MS);
-        let client = random.below(plan.clients as usize);
+        let client = random.below(plan.workload.clients as usize);
         faults.push(Fault { at: gone, kind: Kind::Absent { client, length } });
     }
     faults
@@ -104,7 +104,7 @@ pub(super) fn there_and_back(plan: &Plan, at: Nanos, random: &mut Random) -> Vec
 /// in the other one (hazards.md TK1, TK3, TK8, TK11).
 pub(super) fn hold(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
     let group = 1 + random.below(plan.partitions as usize) as u32;
-    let usual = plan.place_timeout * [1, 1, 1, 3][random.below(4)];
+    let usual = plan.server.place_timeout * [1, 1, 1, 3][random.below(4)];
     let length = MS + random.below(usual as usize) as Nanos;
     let mut faults = vec![Fault { at, kind: Kind::Hold { group, mute: random.below(4) == 0, length } }];
     for _ in 0..random.below(6) {

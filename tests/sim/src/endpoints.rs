@@ -28,6 +28,15 @@ use super::world::World;
 /// Ranges of one connection that stream at a time, as in a real node.
 const RANGES_MAX: usize = 256;
 
+/// Connections of clients, those that were and those that are.
+#[derive(Default)]
+pub struct Lines {
+    /// By their names ([`World::name_line`]).
+    pub open: BTreeMap<u64, Line>,
+    /// How many there were.
+    pub opened: u64,
+}
+
 /// A connection, seen from both ends.
 #[derive(Debug)]
 pub struct Line {
@@ -97,9 +106,9 @@ impl Line {
 impl World {
     /// Bytes of a client arrive at a node.
     pub fn node_receives(&mut self, number: u64, bytes: &Bytes) {
-        let Some(line) = self.lines.get_mut(&number).filter(|line| line.node_open) else { return };
+        let Some(line) = self.lines.open.get_mut(&number).filter(|line| line.node_open) else { return };
         line.at_node.feed(bytes);
-        while let Some(line) = self.lines.get_mut(&number).filter(|line| line.node_open) {
+        while let Some(line) = self.lines.open.get_mut(&number).filter(|line| line.node_open) {
             match line.at_node.next_frame() {
                 Ok(Some(frame)) => self.on_frame(number, &frame),
                 Ok(None) => return,
@@ -119,11 +128,11 @@ impl World {
             Asked::Hello(hello) => {
                 self.greet(number, (stream, hello.client), &mut out);
                 self.answer(number, out);
-                let node = self.lines.get(&number).map(|line| line.node);
+                let node = self.lines.open.get(&number).map(|line| line.node);
                 let worker = Origin { connection: number, stream }.shard();
                 return node.into_iter().for_each(|node| self.greeted(node, worker, hello.client));
             }
-            _ if self.lines[&number].greeted.is_none() => {
+            _ if self.lines.open[&number].greeted.is_none() => {
                 return self.fail("wire", "the first frame is no Hello".into());
             }
             Asked::Ping => {
@@ -131,26 +140,26 @@ impl World {
                 return self.answer(number, out);
             }
             Asked::MapGet(get) => {
-                let reply = self.map_reply(self.lines[&number].node, get.known);
+                let reply = self.map_reply(self.lines.open[&number].node, get.known);
                 encode_control(&mut out, Kind::Map, stream, &reply);
                 return self.answer(number, out);
             }
             Asked::Credit(bytes) => {
-                if let Some(range) = self.lines.get_mut(&number).and_then(|line| line.ranges.get_mut(&stream)) {
+                if let Some(range) = self.lines.open.get_mut(&number).and_then(|line| line.ranges.get_mut(&stream)) {
                     range.0.add_credit(bytes);
                 }
                 return self.pump_range(number, stream);
             }
             Asked::Cancel => {
-                let Some(line) = self.lines.get_mut(&number) else { return };
+                let Some(line) = self.lines.open.get_mut(&number) else { return };
                 line.ranges.remove(&stream);
                 line.waiting.remove(&stream);
-                return self.reached.note("client: wants an answer no more");
+                return self.coverage.note("client: wants an answer no more");
             }
             Asked::Commands(commands) => {
                 let grows = commands.pack().is_ok_and(|pack| pack.commands().any(|(_, command)| grows(&command)));
                 // Every other client is a user, whose packs are marked.
-                let user = self.lines[&number].greeted.filter(|client| client.0.is_multiple_of(2));
+                let user = self.lines.open[&number].greeted.filter(|client| client.0.is_multiple_of(2));
                 let entry = user.map(|user| entry::owned(&commands.entry, user.0)).unwrap_or(commands.entry);
                 let request = Request::Pack { entry, commands: commands.count, work: commands.work, grows };
                 (commands.partition, request)
@@ -161,21 +170,21 @@ impl World {
             Asked::Validate(asked) => (asked.partition, Request::Validate(asked, None)),
             Asked::Collect(range) => {
                 let Some((node, origin)) = self.admit(number, stream, range.parts[0].0) else { return };
-                self.lines.get_mut(&number).into_iter().for_each(|line| _ = line.gathers.insert(stream));
+                self.lines.open.get_mut(&number).into_iter().for_each(|line| _ = line.gathers.insert(stream));
                 return self.input(node, origin.shard(), Input::Gather { origin, range });
             }
             Asked::Query(query) => return self.on_query(number, stream, &query),
             Asked::PartCredit { query, partition, bytes } => {
-                let line = self.lines.get_mut(&number);
+                let line = self.lines.open.get_mut(&number);
                 if let Some(part) = line.and_then(|line| line.parts.get_mut(&(query, partition))) {
                     part.0.add_credit(bytes);
                 }
                 return self.pump_part(number, (query, partition));
             }
             Asked::PartCancel { query } => {
-                let Some(line) = self.lines.get_mut(&number) else { return };
+                let Some(line) = self.lines.open.get_mut(&number) else { return };
                 line.parts.retain(|(of, _), _| *of != query);
-                return self.reached.note("query: its client wants no more parts");
+                return self.coverage.note("query: its client wants no more parts");
             }
             Asked::Status(_) | Asked::Admin(_) => return self.fail("wire", "nobody asks for that".into()),
         };
@@ -184,7 +193,7 @@ impl World {
 
     /// Notes that a request waits: its node, and where the answer goes.
     fn admit(&mut self, number: u64, stream: u32, group: PartitionId) -> Option<(usize, Origin)> {
-        let line = self.lines.get_mut(&number)?;
+        let line = self.lines.open.get_mut(&number)?;
         line.stale.remove(&stream);
         line.gathers.remove(&stream);
         if line.waiting.insert(stream, group).is_some() {
@@ -196,7 +205,7 @@ impl World {
 
     fn on_query(&mut self, number: u64, stream: u32, query: &QueryRequest) {
         let Some((node, origin)) = self.admit(number, stream, PartitionId::DIRECTORY) else { return };
-        if let Some(client) = self.lines[&number].greeted {
+        if let Some(client) = self.lines.open[&number].greeted {
             let request = Box::new(query.clone());
             self.input(node, origin.shard(), Input::Query { origin, client, request });
         }
@@ -205,17 +214,17 @@ impl World {
     fn request(&mut self, number: u64, stream: u32, group: PartitionId, request: Request) {
         let Some((node, origin)) = self.admit(number, stream, group) else { return };
         let stale = request.read_rules().0;
-        if let Some(line) = self.lines.get_mut(&number).filter(|_| stale) {
+        if let Some(line) = self.lines.open.get_mut(&number).filter(|_| stale) {
             line.stale.insert(stream);
         }
         self.input(node, origin.shard(), Input::Request { group, origin, request });
     }
 
     fn greet(&mut self, number: u64, (stream, client): (u32, ClientId), out: &mut BytesMut) {
-        let Some(line) = self.lines.get_mut(&number) else { return };
+        let Some(line) = self.lines.open.get_mut(&number) else { return };
         line.greeted = Some(client);
         let node = line.node;
-        let gathers = self.plan.gatherers >> (node % 32) & 1 == 1;
+        let gathers = self.plan.server.gatherers >> (node % 32) & 1 == 1;
         let hello = HelloOk {
             protocol: *PROTOCOL.end(),
             features: FEATURE_VALIDATE | if gathers { FEATURE_COLLECT } else { 0 },
@@ -224,7 +233,7 @@ impl World {
                 node: NodeId(node as u32 + 1),
                 incarnation: self.nodes[node].store.incarnation(),
             }),
-            map_version: self.nodes[node].controller.map().version,
+            map_version: self.nodes[node].process.control.controller.map().version,
             limits: Limits {
                 frame_bytes: 4 << 20,
                 key_bytes: 4 << 10,
@@ -238,14 +247,14 @@ impl World {
     }
 
     fn map_reply(&self, node: usize, known: coppice_client::wire::MapVersion) -> MapReply {
-        let own = self.nodes[node].controller.map();
+        let own = self.nodes[node].process.control.controller.map();
         let map = (own.version > known).then(|| (**own).clone());
-        MapReply { map, leaders: self.nodes[node].leaders.clone().into_iter().collect() }
+        MapReply { map, leaders: self.nodes[node].process.control.leaders.clone().into_iter().collect() }
     }
 
     /// Whether what is answered was asked to be answered at once.
     pub fn is_stale(&self, origin: Origin) -> bool {
-        let line = self.lines.get(&origin.connection);
+        let line = self.lines.open.get(&origin.connection);
         origin.gathers().is_none() && line.is_none_or(|line| line.stale.contains(&origin.stream))
     }
 
@@ -255,14 +264,14 @@ impl World {
         if origin.is_own() {
             return self.on_own_reply(node, stream, &reply);
         }
-        self.reached.reply(&reply);
+        self.coverage.reply(&reply);
         let hint = self.hint(node, group, origin, &reply);
-        if self.lines.get(&origin.connection).is_some_and(|line| line.gathers.contains(&stream)) {
+        if self.lines.open.get(&origin.connection).is_some_and(|line| line.gathers.contains(&stream)) {
             self.note_gathered(&reply);
         }
         let busy = Refused::Busy { retry_after: std::time::Duration::from_millis(5) };
-        let map = Arc::clone(self.nodes[node].controller.map());
-        let Some(line) = self.lines.get_mut(&origin.connection).filter(|line| line.node_open) else { return };
+        let map = Arc::clone(self.nodes[node].process.control.controller.map());
+        let Some(line) = self.lines.open.get_mut(&origin.connection).filter(|line| line.node_open) else { return };
         if !line.waiting.contains_key(&stream) {
             return;
         }
@@ -327,27 +336,27 @@ impl World {
 
     fn note_gathered(&mut self, reply: &Reply) {
         match reply {
-            Reply::Gathered { .. } => self.reached.note("gather: one moment"),
+            Reply::Gathered { .. } => self.coverage.note("gather: one moment"),
             Reply::Aborted { text, .. } => {
-                self.reached.note("gather: comes to nothing");
+                self.coverage.note("gather: comes to nothing");
                 if text.contains("did not answer in time") {
-                    self.reached.note("gather: waited for too long");
+                    self.coverage.note("gather: waited for too long");
                 }
             }
-            _ => self.reached.note("gather: a replica refuses"),
+            _ => self.coverage.note("gather: a replica refuses"),
         }
     }
 
     /// The node that a refusal points to.
     fn hint(&self, node: usize, group: PartitionId, origin: Origin, reply: &Reply) -> Option<NodeId> {
         let (Reply::Refused(Refusal::NotLeader { hint }) | Reply::Unsure { hint }) = reply else { return None };
-        let worker = &self.nodes[node].workers[origin.shard()];
+        let worker = &self.nodes[node].process.workers[origin.shard()];
         worker.hint(group, &Refusal::NotLeader { hint: *hint })
     }
 
     /// Chunks of a range go out as far as the client's credit reaches.
     fn pump_range(&mut self, number: u64, stream: u32) {
-        let Some(line) = self.lines.get_mut(&number) else { return };
+        let Some(line) = self.lines.open.get_mut(&number) else { return };
         let Some(range) = line.ranges.get_mut(&stream) else { return };
         let (mut out, mut last) = (BytesMut::new(), false);
         while !last && range.0.may_send() {
@@ -365,20 +374,20 @@ impl World {
     /// The newest connection of a client at a node.
     pub fn line_of(&self, node: usize, client: ClientId) -> Option<u64> {
         let is_it = |line: &Line| line.node == node && line.node_open && line.greeted == Some(client);
-        let lines = self.lines.iter().filter(|(_, line)| is_it(line)).map(|(&number, _)| number);
+        let lines = self.lines.open.iter().filter(|(_, line)| is_it(line)).map(|(&number, _)| number);
         lines.max_by_key(|number| number << 16)
     }
 
     /// The name of a new connection: the worker that it comes to stands in it.
     pub fn name_line(&mut self) -> u64 {
-        let count = self.next_line;
-        self.next_line += 1;
-        Origin::connection(count as usize % self.plan.workers as usize, count)
+        self.lines.opened += 1;
+        let count = self.lines.opened;
+        Origin::connection(count as usize % self.plan.server.workers as usize, count)
     }
 
     /// Streams a part of a query on a connection.
     pub fn stream_part(&mut self, number: u64, part: QueryPart) {
-        let Some(line) = self.lines.get_mut(&number) else { return };
+        let Some(line) = self.lines.open.get_mut(&number) else { return };
         let QueryPart { ticket, position, partition_query, cursor } = part;
         let name = (partition_query.query, position.partition);
         let range = Box::new(partition_query.range(position.partition));
@@ -388,7 +397,7 @@ impl World {
     }
 
     fn pump_part(&mut self, number: u64, name: (u32, PartitionId)) {
-        let Some(line) = self.lines.get_mut(&number) else { return };
+        let Some(line) = self.lines.open.get_mut(&number) else { return };
         let Some(part) = line.parts.get_mut(&name) else { return };
         let (mut out, mut last) = (BytesMut::new(), false);
         while !last && part.0.may_send() {
@@ -405,7 +414,7 @@ impl World {
     /// Sends bytes to a client, perhaps the last ones of the connection.
     fn answer(&mut self, number: u64, out: BytesMut) {
         let at = self.now + self.net.delay();
-        let Some(line) = self.lines.get_mut(&number) else { return };
+        let Some(line) = self.lines.open.get_mut(&number) else { return };
         line.to_client = line.to_client.max(at);
         let at = line.to_client;
         self.schedule(at, Event::ToClient { line: number, bytes: out.freeze() });
@@ -418,7 +427,7 @@ impl World {
     pub fn cut_line(&mut self, number: u64) {
         let at = self.now + self.net.delay();
         if self.net.either()
-            && let Some(line) = self.lines.get_mut(&number)
+            && let Some(line) = self.lines.open.get_mut(&number)
         {
             line.node_open = false;
         }
@@ -429,8 +438,8 @@ impl World {
     /// it says on another one.
     pub fn leave_line(&mut self, number: u64) {
         let arrives = self.net.either();
-        let Some(line) = self.lines.get_mut(&number).filter(|line| arrives && line.node_open) else {
-            self.lines.remove(&number);
+        let Some(line) = self.lines.open.get_mut(&number).filter(|line| arrives && line.node_open) else {
+            self.lines.open.remove(&number);
             return;
         };
         line.client_open = false;
@@ -441,14 +450,15 @@ impl World {
 
     /// A node's process ended: its connections break, and some clients do not even hear that.
     pub fn lose_lines(&mut self, node: usize) {
-        let lines: Vec<u64> = self.lines.iter().filter(|(_, line)| line.node == node).map(|(&line, _)| line).collect();
+        let lines: Vec<u64> =
+            self.lines.open.iter().filter(|(_, line)| line.node == node).map(|(&line, _)| line).collect();
         for number in lines {
-            let Some(line) = self.lines.get_mut(&number) else { continue };
+            let Some(line) = self.lines.open.get_mut(&number) else { continue };
             line.node_open = false;
             line.ranges.clear();
             line.parts.clear();
             if !line.client_open {
-                self.lines.remove(&number);
+                self.lines.open.remove(&number);
                 continue;
             }
             let at = self.now + if self.net.either() { self.net.delay() } else { 3_000 * MS };

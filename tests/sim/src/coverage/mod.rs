@@ -1,10 +1,12 @@
-//! Rare conditions by name, and how often a sweep met them (hazards.md E9, G24): a schedule that is never drawn
-//! finds nothing.
+//! Coverage marks: rare conditions by name, and how often a sweep met them (hazards.md E9, G24). A schedule that is
+//! never drawn finds nothing.
+
+mod arrivals;
 
 use coppice_core::request::Reply;
 use coppice_core::worker::{Effect, Note, Report};
 
-use super::faults::Kind;
+use crate::faults::Kind;
 
 /// All names, in the order of the counters.
 pub const NAMES: [&str; 244] = [
@@ -35,13 +37,13 @@ pub const NAMES: [&str; 244] = [
     "fault: clients are hung up on",
     "fault: leader and its group do not hear each other",
     "fault: a client reaches no node",
-    "trap: a configuration has just been decided",
-    "trap: a border is moved, and that is not decided",
-    "trap: a ticket is executed, and that is not decided",
-    "trap: a map is executed, and that is not decided",
-    "trap: another one coordinates",
-    "trap: a batch is proposed, and nobody has it",
-    "trap: a border is moved, and clients do not hear what came of their writes",
+    "trigger: a configuration has just been decided",
+    "trigger: a border is moved, and that is not decided",
+    "trigger: a ticket is executed, and that is not decided",
+    "trigger: a map is executed, and that is not decided",
+    "trigger: another one coordinates",
+    "trigger: a batch is proposed, and nobody has it",
+    "trigger: a border is moved, and clients do not hear what came of their writes",
     "start: a rotten log is refused",
     "start: a log that is not its own is refused",
     "frame: damaged and refused",
@@ -256,15 +258,15 @@ pub const NAMES: [&str; 244] = [
 
 /// How often each was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reached([u64; NAMES.len()]);
+pub struct Coverage([u64; NAMES.len()]);
 
-impl Default for Reached {
-    fn default() -> Reached {
-        Reached([0; NAMES.len()])
+impl Default for Coverage {
+    fn default() -> Coverage {
+        Coverage([0; NAMES.len()])
     }
 }
 
-impl Reached {
+impl Coverage {
     /// Notes one by name. A name that is not on the list is a bug of the caller.
     pub fn note(&mut self, name: &str) {
         let at = NAMES.iter().position(|known| *known == name).expect("a name of the list");
@@ -295,7 +297,7 @@ impl Reached {
             Kind::Sever { .. } => self.note("fault: leader and its group do not hear each other"),
             Kind::Absent { .. } => self.note("fault: a client reaches no node"),
             // Noted where there is something that rots, and who does not hear whom.
-            Kind::Rot { .. } | Kind::RotLog { .. } | Kind::Hold { .. } | Kind::Trap { .. } => {}
+            Kind::Rot { .. } | Kind::RotLog { .. } | Kind::Hold { .. } | Kind::Trigger { .. } => {}
             Kind::Split { .. } => self.note("operator: split"),
             Kind::Merge { .. } => self.note("operator: merge"),
             Kind::Move { .. } => self.note("operator: move"),
@@ -347,7 +349,7 @@ impl Reached {
     }
 
     /// All of another run.
-    pub fn merge(&mut self, other: &Reached) {
+    pub fn merge(&mut self, other: &Coverage) {
         self.0.iter_mut().zip(other.0).for_each(|(sum, count)| *sum += count);
     }
 

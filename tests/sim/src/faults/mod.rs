@@ -1,15 +1,41 @@
 //! What goes wrong, as a list that is drawn before the run: shrinking takes items out of it.
 
+mod apply;
+pub mod scenarios;
+pub mod triggers;
+
 use coppice_check::random::Random;
 use serde::{Deserialize, Serialize};
 
-use super::members::{join, leave, resize};
-use super::plan::{MS, Nanos, Plan, Purpose, random};
-use super::stories::{belated, hold, isolate, rot, rot_log, sever, there_and_back, trap, upset, wipe};
-use super::traps::Moment;
+use crate::copies::Copies;
+use crate::members::{join, leave, resize};
+use crate::plan::{MS, Nanos, Plan, Purpose, random};
+use scenarios::{belated, hold, isolate, rot, rot_log, sever, there_and_back, trigger, upset, wipe};
+use triggers::{Moment, Trigger};
 
 /// Faults are drawn for so much simulated time; the safety phase is never longer.
 pub const SAFETY_MAX: Nanos = 20_000 * MS;
+
+/// Faults of a run so far, and those that wait.
+pub struct Faults {
+    pub made: u64,
+    /// Processes that ended before everything was healed.
+    pub crashes: u64,
+    /// None is made any more.
+    pub healed: bool,
+    /// Nodes that do not come back before the audit, one bit each.
+    pub stays_down: u32,
+    pub triggers: Vec<Trigger>,
+    pub copies: Copies,
+}
+
+impl Faults {
+    /// None yet.
+    pub fn new(plan: &Plan) -> Faults {
+        let (triggers, copies) = (Vec::new(), Copies::new(plan));
+        Faults { made: 0, crashes: 0, healed: false, stays_down: 0, triggers, copies }
+    }
+}
 
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -273,7 +299,7 @@ pub enum Kind {
         length: Nanos,
     },
     /// The next leader for whom this moment comes is cut off, or ends.
-    Trap {
+    Trigger {
         /// When.
         moment: Moment,
         /// Its process ends, rather than its links.
@@ -317,7 +343,7 @@ pub const KINDS: [&str; 32] = [
     "sever",
     "limits",
     "absent",
-    "trap",
+    "trigger",
     "return",
     "tune",
     "belated",
@@ -343,7 +369,7 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
         }
         let rare = match *name {
             "crash-all" | "isolate" | "upset" | "rot" | "sever" | "limits" | "belated" => 8,
-            "trap" | "return" | "copy" => 2,
+            "trigger" | "return" | "copy" => 2,
             "join" | "leave" | "resize" => 4,
             _ => 1,
         };
@@ -371,7 +397,7 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
                 "upset" => faults.extend(upset(plan, at, &mut random)),
                 "hold" => faults.extend(hold(plan, at, &mut random)),
                 "sever" => faults.extend(sever(plan, at, &mut random)),
-                "trap" => faults.extend(trap(plan, at, &mut random)),
+                "trigger" => faults.extend(trigger(plan, at, &mut random)),
                 "belated" => faults.extend(belated(plan, at, &mut random)),
                 "join" => faults.extend(join(plan, at, &mut random)),
                 "leave" => faults.extend(leave(plan, at, &mut random)),
@@ -438,10 +464,10 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
         10..=12 => change(plan, number, random),
         19 => Kind::HangUp { who },
         21 => Kind::Limits {
-            sessions_max: [100_000, plan.clients as usize + random.below(3)][random.below(2)],
+            sessions_max: [100_000, plan.workload.clients as usize + random.below(3)][random.below(2)],
             expiry_instances: [1_000_000, 20 + random.below(400) as u64][random.below(2)],
         },
-        22 => Kind::Absent { client: random.below(plan.clients as usize), length: length(random, 3_000 * MS) },
+        22 => Kind::Absent { client: random.below(plan.workload.clients as usize), length: length(random, 3_000 * MS) },
         25 => Kind::Tune {
             group: random.below(plan.partitions as usize + 1) as u32,
             batch_bytes_max: 1 << (4 + random.below(18)),
@@ -460,7 +486,7 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
 }
 
 pub(super) fn change(plan: &Plan, number: usize, random: &mut Random) -> Kind {
-    let key = random.below(plan.keys as usize) as u32;
+    let key = random.below(plan.workload.keys as usize) as u32;
     let again = (random.below(3) == 0).then(|| length(random, 3_000 * MS));
     match number {
         10 => Kind::Split { key, again },

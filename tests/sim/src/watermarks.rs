@@ -13,7 +13,7 @@ use super::world::World;
 
 /// How far a replica says that it is.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Marks {
+pub struct Watermarks {
     trimmed: Instance,
     released: Option<Ticket>,
     /// The state that its process began with.
@@ -40,13 +40,13 @@ struct Truth {
     released: Option<Ticket>,
 }
 
-impl Marks {
+impl Watermarks {
     /// Of a replica that begins with the state of an instance.
-    pub fn beginning(at: Instance) -> Marks {
-        Marks { began: at, ..Marks::default() }
+    pub fn beginning(at: Instance) -> Watermarks {
+        Watermarks { began: at, ..Watermarks::default() }
     }
 
-    fn of(host: &Hosted, before: &Marks) -> Marks {
+    fn of(host: &Hosted, before: &Watermarks) -> Watermarks {
         let (paxos, executor) = (host.replica.paxos(), host.replica.executor());
         let (submissions, bytes) = paxos.queued();
         let sizes = Sizes {
@@ -54,13 +54,13 @@ impl Marks {
             queued: (submissions as usize, bytes),
             ahead: (executor.last_executed().0 - executor.decided().0) as usize,
         };
-        let Marks { began, .. } = *before;
-        Marks { trimmed: paxos.trimmed_upto(), released: paxos.released(), began, sizes }
+        let Watermarks { began, .. } = *before;
+        Watermarks { trimmed: paxos.trimmed_upto(), released: paxos.released(), began, sizes }
     }
 
     /// I3: from one step to the next.
-    fn follows(&self, before: &Marks, truth: Truth) -> Found {
-        let Marks { trimmed, released, .. } = *self;
+    fn follows(&self, before: &Watermarks, truth: Truth) -> Found {
+        let Watermarks { trimmed, released, .. } = *self;
         if trimmed < before.trimmed {
             return broken("I3 trimmed goes back", format!("from {} to {trimmed}", before.trimmed));
         }
@@ -99,17 +99,17 @@ impl Sizes {
 
 impl World {
     /// Holds the marks of a replica against those before the step.
-    pub fn check_marks(&mut self, node: usize, group: PartitionId) -> Found {
+    pub fn check_watermarks(&mut self, node: usize, group: PartitionId) -> Found {
         let each = &self.nodes[node];
-        let (Some(host), Some(watched)) = (each.group(group), each.watched.get(&group)) else { return Ok(()) };
+        let (Some(host), Some(watched)) = (each.group(group), each.process.watched.get(&group)) else { return Ok(()) };
         let paxos = host.replica.paxos();
-        let truth = Truth { decided: paxos.decided_upto(), released: self.tickets.released(group) };
-        let marks = Marks::of(host, &watched.marks);
+        let truth = Truth { decided: paxos.decided_upto(), released: self.oracle.tickets.released(group) };
+        let marks = Watermarks::of(host, &watched.watermarks);
         let ahead_max = host.replica.executor().ahead_max();
-        let follows = marks.follows(&watched.marks, truth);
-        let fits = marks.sizes.fits(&watched.marks.sizes, paxos.settings(), ahead_max);
-        if let Some(watched) = self.nodes[node].watched.get_mut(&group) {
-            watched.marks = marks;
+        let follows = marks.follows(&watched.watermarks, truth);
+        let fits = marks.sizes.fits(&watched.watermarks.sizes, paxos.settings(), ahead_max);
+        if let Some(watched) = self.nodes[node].process.watched.get_mut(&group) {
+            watched.watermarks = marks;
         }
         let told = |(check, what)| (check, format!("n{node}.{group}: {what}"));
         follows.and(fits).map_err(told)
@@ -118,8 +118,8 @@ impl World {
     /// I4: the log on a disk forgets nothing that no durable state of that node holds. (What is in memory may go
     /// earlier: whoever lacks it gets a snapshot.)
     pub fn check_trim(&mut self, node: usize, group: PartitionId, upto: Instance) {
-        let Some(watched) = self.nodes[node].watched.get(&group) else { return };
-        let saved = self.nodes[node].store.newest_checkpoint(group).unwrap_or_default().max(watched.marks.began);
+        let Some(watched) = self.nodes[node].process.watched.get(&group) else { return };
+        let saved = self.nodes[node].store.newest_checkpoint(group).unwrap_or_default().max(watched.watermarks.began);
         if upto > saved {
             self.fail(
                 "I4 trimmed above its snapshot",
@@ -181,7 +181,8 @@ mod tests {
     }
 
     fn follows(before: (u64, u64), now: (u64, u64)) -> Result<(), &'static str> {
-        let marks = |(trimmed, n)| Marks { trimmed: Instance(trimmed), released: ticket(n), ..Marks::default() };
+        let marks =
+            |(trimmed, n)| Watermarks { trimmed: Instance(trimmed), released: ticket(n), ..Watermarks::default() };
         let truth = Truth { decided: Instance(20), released: ticket(9) };
         marks(now).follows(&marks(before), truth).map_err(|(check, _)| check)
     }
