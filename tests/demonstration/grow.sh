@@ -169,8 +169,8 @@ cat "$home/load.json"
 for kind in failed unknown; do
     grep -q "\"$kind\":0[,}]" "$home/load.json" || { echo "commands ended as $kind" >&2; exit 1; }
 done
-# Tier 1 judges by what the clients saw; with it go the checks that need no logs.
-"$bin/coppice-check" history "$home/history.jsonl" --tier 1 >"$home/verdict" || {
+# The search judges by what the clients saw; with it go the checks that need no logs.
+"$bin/coppice-check" history "$home/history.jsonl" --checker search >"$home/verdict" || {
     cat "$home/verdict"
     echo "the history is not linearizable, or nobody knows" >&2
     exit 1

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use super::certificate::Judged;
 use super::event::{NEVER, Position};
 use super::history::{History, Kind, LogKind, Operation};
 use super::intern::NONE;
-use super::tier0::Judged;
 use super::verdict::{describe, short};
 
 /// The outcome of one check.
@@ -36,7 +36,7 @@ fn found(count: u64) -> Finding {
     if count == 0 { Finding::Nothing } else { Finding::Pass(count) }
 }
 
-/// B1: equal entries at every common instance, equal digests after it. What tier 0 needs of it, it checks by itself.
+/// B1: equal entries at every common instance, equal digests after it. What the certificate needs of it, it checks by itself.
 pub fn agreement(history: &History) -> Finding {
     let mut count = 0;
     for place in history.log.chunk_by(|a, b| a.position == b.position) {

@@ -10,10 +10,10 @@ use coppice_testkit::say;
 use super::beyond::{Finding, checks};
 use super::diff::{Disagreement, MUTANTS, Tally, compare_all, small_history};
 use super::history::History;
-use super::tier1::Limits;
+use super::search::Limits;
 use super::verdict::{Verdict, Violation};
 use super::write::{text, write};
-use super::{porcupine, tier0, tier1, tier1b, timeline};
+use super::{certificate, graph, search, timeline};
 
 /// Exits (operations.md 2).
 const FAILED: u8 = 1;
@@ -30,21 +30,15 @@ pub enum Command {
     Generate(super::generate::Arguments),
 }
 
-/// A checker.
+/// A checker of linearizability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Tier {
+pub enum Checker {
     /// Certificate from the replicas' logs.
-    #[value(name = "0")]
-    Zero,
-    /// Black box search.
-    #[value(name = "1")]
-    One,
+    Certificate,
+    /// Wing-Gong-Lowe search over what clients saw.
+    Search,
     /// Graph of lives of keys: explains a failure.
-    #[value(name = "1b")]
-    OneB,
-    /// Another program, porcupine, on islands of keys.
-    #[value(name = "2")]
-    Two,
+    Graph,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -59,15 +53,9 @@ pub struct HistoryArgs {
     /// Histories and dumps of one run (hazards.md 3.1), in that order.
     #[arg(required = true)]
     files: Vec<String>,
-    /// Which checks to make [default: 0 if there are logs, and 1]
+    /// Which checkers judge [default: certificate if there are logs, and search]
     #[arg(long, value_delimiter = ',')]
-    tier: Vec<Tier>,
-    /// Write the history for another judge: `porcupine DIR`.
-    #[arg(long, num_args = 2, value_names = ["JUDGE", "DIR"])]
-    export: Option<Vec<String>>,
-    /// The program of tier 2, built from tests/porcupine; without it the islands are only written, to FILE.islands.
-    #[arg(long, value_name = "FILE")]
-    judge: Option<PathBuf>,
+    checker: Vec<Checker>,
     /// Where to write the timeline of a violation [default: FILE.html]
     #[arg(long)]
     html: Option<PathBuf>,
@@ -93,9 +81,6 @@ pub struct DiffArgs {
     /// Plant each bug in turn: diff must fail each time.
     #[arg(long)]
     mutants: bool,
-    /// Also write histories of up to 50 operations, with tier 1's verdicts, for porcupine to judge.
-    #[arg(long, value_name = "DIR")]
-    porcupine: Option<PathBuf>,
 }
 
 /// Runs a verb: the exit code.
@@ -140,28 +125,12 @@ fn history(arguments: &HistoryArgs) -> Result<u8, String> {
     if history.operations.is_empty() && history.stale.is_empty() {
         return Err(format!("{}: no operation in it, so there is nothing to judge", arguments.files.join(", ")));
     }
-    if let Some(export) = &arguments.export {
-        let [judge, directory] = &export[..] else { return Err("--export wants a judge and a directory".into()) };
-        if judge != "porcupine" {
-            return Err(format!("--export {judge}: the only judge is porcupine"));
-        }
-        let sizes = porcupine::export(&history, Path::new(directory)).map_err(|failed| failed.to_string())?;
-        let (islands, largest) = (sizes.len(), sizes.iter().max().copied().unwrap_or(0));
-        say!("{islands} islands of at most {largest} operations for porcupine in {directory}: see README.md there");
+    let mut checkers = arguments.checker.clone();
+    if checkers.is_empty() {
+        checkers =
+            if history.log.is_empty() { vec![Checker::Search] } else { vec![Checker::Certificate, Checker::Search] };
     }
-    let mut tiers = arguments.tier.clone();
-    if tiers.is_empty() {
-        tiers = if history.log.is_empty() { vec![Tier::One] } else { vec![Tier::Zero, Tier::One] };
-    }
-    if arguments.judge.is_some() && !tiers.contains(&Tier::Two) {
-        return Err("--judge is the program of --tier 2".into());
-    }
-    let Judgement { mut lines, violation } = judge(&history, &tiers);
-    if tiers.contains(&Tier::Two) {
-        let directory = PathBuf::from(format!("{}.islands", arguments.files[0]));
-        let judge = arguments.judge.as_deref();
-        lines.push(porcupine::judge(&history, &directory, judge).map_err(|failed| failed.to_string())?);
-    }
+    let Judgement { mut lines, violation } = judge(&history, &checkers);
     let skipped = lines.iter().any(|line| line.verdict == "skipped");
     let failed = lines.iter().any(|line| line.verdict == "FAIL");
     let unknown = lines.iter().any(|line| line.verdict == "UNKNOWN");
@@ -199,22 +168,21 @@ fn history(arguments: &HistoryArgs) -> Result<u8, String> {
     })
 }
 
-/// All checks but tier 2, which is another program's, and the best explained violation.
-pub fn judge(history: &History, tiers: &[Tier]) -> Judgement {
+/// All checks, and the best explained violation.
+pub fn judge(history: &History, checkers: &[Checker]) -> Judgement {
     let mut lines = Vec::new();
     let mut violations: Vec<Violation> = Vec::new();
     let mut judged = None;
-    for tier in tiers {
+    for checker in checkers {
         let started = Instant::now();
-        let (name, verdict) = match tier {
-            Tier::Zero => {
-                let certificate = tier0::check(history);
-                judged = certificate.judged;
-                ("tier 0", certificate.verdict)
+        let (name, verdict) = match checker {
+            Checker::Certificate => {
+                let found = certificate::check(history);
+                judged = found.judged;
+                ("certificate", found.verdict)
             }
-            Tier::One => ("tier 1", tier1::check(history, judged.as_ref(), Limits::default())),
-            Tier::OneB => ("tier 1b", tier1b::check(history, judged.as_ref())),
-            Tier::Two => continue,
+            Checker::Search => ("search", search::check(history, judged.as_ref(), Limits::default())),
+            Checker::Graph => ("graph", graph::check(history, judged.as_ref())),
         };
         let elapsed = started.elapsed();
         let (verdict, what) = match verdict {
@@ -231,13 +199,13 @@ pub fn judge(history: &History, tiers: &[Tier]) -> Judgement {
     // A failure without a cycle is explained by the graph form.
     if violations.iter().all(|violation| violation.cycle.is_empty())
         && !violations.is_empty()
-        && !tiers.contains(&Tier::OneB)
-        && let Verdict::Fail(violation) = tier1b::check(history, None)
+        && !checkers.contains(&Checker::Graph)
+        && let Verdict::Fail(violation) = graph::check(history, None)
     {
         violations.push(*violation);
     }
-    if judged.is_none() && !history.log.is_empty() && !tiers.contains(&Tier::Zero) {
-        judged = tier0::judge(history).ok();
+    if judged.is_none() && !history.log.is_empty() && !checkers.contains(&Checker::Certificate) {
+        judged = certificate::judge(history).ok();
     }
     for (check, what, finding) in checks(history, judged.as_ref()) {
         let (verdict, what) = match finding {
@@ -257,7 +225,7 @@ pub fn judge(history: &History, tiers: &[Tier]) -> Judgement {
 
 fn print_table(lines: &[Line], words: &[String], timeline: Option<&Path>) {
     for line in lines {
-        say!("{:8} {:8} {}", line.check, line.verdict, line.what.trim_end());
+        say!("{:11} {:8} {}", line.check, line.verdict, line.what.trim_end());
     }
     if !words.is_empty() {
         say!("");
@@ -286,12 +254,6 @@ fn print_json(lines: &[Line], words: &[String], timeline: Option<&Path>, history
 }
 
 fn diff(arguments: &DiffArgs) -> Result<u8, String> {
-    if let Some(directory) = &arguments.porcupine {
-        let count =
-            porcupine::export_diff(arguments.from, arguments.count, directory).map_err(|failed| failed.to_string())?;
-        say!("{count} histories for porcupine in {}: see README.md there", directory.display());
-        return Ok(0);
-    }
     if (arguments.mutants || arguments.mutant.is_some()) && !cfg!(feature = "mutants") {
         return Err("planted bugs need a build with `--features mutants`".into());
     }

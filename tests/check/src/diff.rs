@@ -1,5 +1,5 @@
 //! Checking the checkers (hazards.md 3.7): small random histories, legal ones and ones with a planted fault, with
-//! and without unanswered operations. Brute force judges; the tiers must agree with it.
+//! and without unanswered operations. Brute force judges; the checkers must agree with it.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use super::event::{Event, Invoke, NEVER, Output, Return, Status};
 use super::generate::{Gate, Shape, events};
 use super::history::History;
 use super::random::Random;
-use super::tier1::Limits;
+use super::search::Limits;
 use super::verdict::Verdict;
-use super::{tier0, tier1, tier1b};
+use super::{certificate, graph, search};
 
 /// Names of the planted bugs of the checkers, each of which `diff` must catch.
 pub const MUTANTS: [&str; 7] = [
@@ -32,9 +32,9 @@ pub struct Tally {
     pub illegal: u64,
     /// With unanswered operations.
     pub unanswered: u64,
-    /// With operations of unknown outcome, so that tier 1b could not pass them.
+    /// With operations of unknown outcome, so that the graph could not pass them.
     pub clouded: u64,
-    /// Passed by tier 0.
+    /// Passed by the certificate.
     pub certified: u64,
 }
 
@@ -43,8 +43,8 @@ impl fmt::Display for Tally {
         let Tally { histories, illegal, unanswered, clouded, certified } = self;
         write!(
             f,
-            "{histories} histories ({illegal} illegal, {unanswered} with unanswered operations): tier 1 agrees with \
-             brute force in all, tier 1b in all but the {clouded} that it left open, tier 0 passed {certified}"
+            "{histories} histories ({illegal} illegal, {unanswered} with unanswered operations): the search agrees with \
+             brute force in all, the graph in all but the {clouded} that it left open, the certificate passed {certified}"
         )
     }
 }
@@ -74,31 +74,31 @@ fn compare(seed: u64, tally: &mut Tally) -> Result<(), String> {
     tally.histories += 1;
     tally.illegal += u64::from(!legal);
     tally.unanswered += u64::from(history.operations.iter().any(|operation| operation.status.is_none()));
-    let certificate = tier0::check(&history);
-    tally.certified += u64::from(certificate.verdict.is_pass());
-    if !planted && !certificate.verdict.is_pass() {
-        return Err(format!("tier 0 does not pass a correct history: {:?}", certificate.verdict));
+    let found = certificate::check(&history);
+    tally.certified += u64::from(found.verdict.is_pass());
+    if !planted && !found.verdict.is_pass() {
+        return Err(format!("the certificate does not pass a correct history: {:?}", found.verdict));
     }
-    if certificate.verdict.is_pass() && !legal {
-        return Err("tier 0 passes an illegal history".into());
+    if found.verdict.is_pass() && !legal {
+        return Err("the certificate passes an illegal history".into());
     }
-    agrees("tier 1", &tier1::check(&history, None, Limits::default()), legal)?;
-    match tier1b::check(&history, None) {
+    agrees("search", &search::check(&history, None, Limits::default()), legal)?;
+    match graph::check(&history, None) {
         Verdict::Unknown(_) => tally.clouded += 1,
-        verdict => agrees("tier 1b", &verdict, legal)?,
+        verdict => agrees("the graph", &verdict, legal)?,
     }
     if !planted {
-        let judged = certificate.judged.as_ref();
-        agrees("tier 1 with logs", &tier1::check(&history, judged, Limits::default()), legal)?;
+        let judged = found.judged.as_ref();
+        agrees("the search with logs", &search::check(&history, judged, Limits::default()), legal)?;
     }
     Ok(())
 }
 
-fn agrees(tier: &str, verdict: &Verdict, legal: bool) -> Result<(), String> {
+fn agrees(checker: &str, verdict: &Verdict, legal: bool) -> Result<(), String> {
     match verdict {
         Verdict::Pass if legal => Ok(()),
         Verdict::Fail(_) if !legal => Ok(()),
-        _ => Err(format!("{tier} says {verdict:?}, brute force says legal = {legal}")),
+        _ => Err(format!("{checker} says {verdict:?}, brute force says legal = {legal}")),
     }
 }
 

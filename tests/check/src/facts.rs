@@ -1,5 +1,5 @@
 //! What a history says without any search: who wrote each value, who saw it, who replaced it, and by when an unanswered
-//! write must have happened because its value was seen. Shared by tier 1 and tier 1b.
+//! write must have happened because its value was seen. Shared by the search and the graph.
 
 use super::event::{NEVER, Status};
 use super::history::{History, Kind, Operation, Step};

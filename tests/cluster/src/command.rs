@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Args, ValueEnum};
-use coppice_check::cli::Tier;
+use coppice_check::cli::Checker;
 use coppice_core::settings::units::{parse_size, parse_time};
 use coppice_testkit::say;
 use coppice_testkit::variant::run_with;
@@ -62,21 +62,13 @@ pub struct Arguments {
     /// Partitions to begin with
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     partitions: u32,
-    /// Clients, each with one call at a time; tier 1 wants at most 64 [default: 16, or 6 for each island]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    clients: Option<u32>,
-    /// So many groups of keys that no call connects, each across a border of partitions, with 5,000 calls in a round at
-    /// most: an independent judge can decide on each alone (--tier 2)
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=63), value_name = "N",
-        conflicts_with_all = ["partitions", "matrix", "endpoints"])]
-    islands: Option<u32>,
-    /// What judges the history: 0, from the nodes' logs; 1, from the calls alone; 1b, to explain; 2, another program,
-    /// on islands: on those of --islands, else one operation in 20 is on 10 islands, in rounds of their own
-    #[arg(long, value_delimiter = ',', default_value = "0,1", value_name = "TIER,..")]
-    tier: Vec<Tier>,
-    /// The program of tier 2, built from tests/porcupine; without it the islands are only written
-    #[arg(long, value_name = "FILE")]
-    judge: Option<PathBuf>,
+    /// Clients, each with one call at a time; the search wants at most 64
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    clients: u32,
+    /// What judges the history: the certificate from the nodes' logs, the search over the calls alone, the graph to
+    /// explain
+    #[arg(long, value_delimiter = ',', default_value = "certificate,search", value_name = "CHECKER,..")]
+    checker: Vec<Checker>,
     /// Keys
     #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u32).range(1..=99_999))]
     keys: u32,
@@ -142,8 +134,8 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
     if arguments.matrix.is_some() && (wanted != [Kind::Cut] || arguments.nodes < 3) {
         return Err("--matrix goes with `--nemesis cut` alone, and three nodes or more".to_owned());
     }
-    if let Some(wrong) = wrong_of_islands(arguments) {
-        return Err(wrong);
+    if arguments.checker == [Checker::Graph] {
+        return Err("--checker needs certificate or search among others: these decide".to_owned());
     }
     if arguments.root && !rustix::process::geteuid().is_root() {
         return Err("--root: this user is not root; without it, what needs root is skipped".to_owned());
@@ -187,8 +179,6 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
             count: whole.count.map(|count| count.saturating_sub(report.count)),
         };
         let mut setup = setup(arguments, kinds.clone(), seed.wrapping_add(number), &out, left, &interrupted)?;
-        setup.islands = islands(arguments, report.island_operations, report.figures.operations);
-        setup.clients = arguments.clients.unwrap_or(setup.islands.map_or(16, clients_of));
         setup.kernel = by_kernel.is_none();
         setup.failpoints = report.failpoints.clone();
         setup.matrix = arguments.matrix.map(|wanted| report.matrix.missing(wanted));
@@ -207,9 +197,6 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
     }
     report.judge_matrix(arguments.matrix);
     report.judge_takeovers();
-    if arguments.tier.contains(&Tier::Two) {
-        report.wants_second();
-    }
     match arguments.output {
         Output::Table => report.print(started.elapsed()),
         Output::Json => say!("{}", report.json()),
@@ -221,46 +208,6 @@ pub fn run(arguments: &Arguments) -> Result<u8, String> {
         (false, false) if arguments.strict && report.is_partial() => FAILED,
         (false, false) => 0,
     })
-}
-
-/// Clients of an island, unless told otherwise: its judge bears 5 to 8 (hazards.md 3.5).
-const CLIENTS_PER_ISLAND: u32 = 6;
-
-fn clients_of(islands: usize) -> u32 {
-    islands as u32 * CLIENTS_PER_ISLAND
-}
-
-/// Islands of a round for tier 2 among rounds without, if nobody said how many.
-const ISLANDS: usize = 10;
-
-/// One operation in so many is on islands then (hazards.md G1).
-const ISLAND_SHARE: u64 = 20;
-
-/// Islands of the next round: those that were asked for, or enough for the share that tier 2 is to judge. The first
-/// round of a run has none, so that a short one sees ranges over everything.
-fn islands(arguments: &Arguments, on_islands: u64, all: u64) -> Option<usize> {
-    let asked = arguments.islands.map(|islands| islands as usize);
-    let due = arguments.tier.contains(&Tier::Two) && all > 0 && on_islands * ISLAND_SHARE < all;
-    asked.or(due.then_some(ISLANDS))
-}
-
-/// What was asked for and cannot be, of islands and their judge.
-fn wrong_of_islands(arguments: &Arguments) -> Option<String> {
-    let second = arguments.tier.contains(&Tier::Two);
-    let clients = arguments.clients.unwrap_or(u32::MAX);
-    match arguments.islands.or(second.then_some(ISLANDS as u32)) {
-        _ if second && (arguments.matrix.is_some() || !arguments.endpoints.is_empty()) => {
-            Some("--tier 2 judges islands, which --matrix and --endpoints cannot have".to_owned())
-        }
-        _ if arguments.judge.is_some() && !second => Some("--judge is the program of --tier 2".to_owned()),
-        Some(islands) if clients < islands => {
-            Some(format!("{islands} islands need as many clients or more, not {clients}"))
-        }
-        _ if !arguments.tier.iter().any(|tier| matches!(tier, Tier::Zero | Tier::One)) => {
-            Some("--tier needs 0 or 1 among others: these decide".to_owned())
-        }
-        _ => None,
-    }
 }
 
 fn setup(
@@ -282,11 +229,9 @@ fn setup(
         out: out.to_owned(),
         nodes: arguments.nodes as usize,
         partitions: arguments.partitions,
-        clients: 0,
+        clients: arguments.clients,
         keys: arguments.keys as usize,
-        islands: None,
-        tiers: arguments.tier.clone(),
-        judge: arguments.judge.clone(),
+        checkers: arguments.checker.clone(),
         rate: arguments.rate,
         kinds,
         kernel: false,
@@ -348,26 +293,6 @@ impl Ended {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_operation_in_twenty_is_on_islands_if_another_program_is_to_judge() {
-        #[derive(clap::Parser)]
-        struct Line {
-            #[command(flatten)]
-            arguments: Arguments,
-        }
-        let of = |words: &[&str]| <Line as clap::Parser>::parse_from([&["x"], words].concat()).arguments;
-        assert_eq!(islands(&of(&[]), 0, 1_000), None);
-        assert_eq!(islands(&of(&["--islands", "4"]), 9_000, 9_000), Some(4));
-        let second = of(&["--tier", "0,1,2"]);
-        assert_eq!(islands(&second, 0, 0), None, "not in the first round");
-        assert_eq!([islands(&second, 0, 1_000), islands(&second, 50, 1_000)], [Some(ISLANDS), None]);
-        assert!(wrong_of_islands(&of(&["--tier", "2"])).is_some_and(|why| why.contains("these decide")));
-        assert!(
-            wrong_of_islands(&of(&["--tier", "0,2", "--clients", "9"])).is_some_and(|why| why.contains("10 islands"))
-        );
-        assert!(wrong_of_islands(&of(&["--judge", "x"])).is_some() && wrong_of_islands(&second).is_none());
-    }
 
     #[test]
     fn counts_may_have_exponents() {

@@ -60,7 +60,7 @@ pub struct Drawer {
 impl Drawer {
     /// Client number `client` of a run with this seed.
     pub fn new(client: u32, seed: u64, space: Space) -> Drawer {
-        let regions = space.regions_of(client);
+        let regions = space.ranges();
         let home = client.is_multiple_of(2).then(|| client as usize / 2 % regions.len());
         let random = Random::of(seed, 0x0c11_e575 + u64::from(client));
         let climb = Climb::new(client, space.mark_of(client));
@@ -173,7 +173,7 @@ impl Drawer {
 
     fn range(&mut self) -> Draw {
         let (low, high) = match self.random.below(10) {
-            0..3 => self.space.bounds_of(self.client),
+            0..3 => self.space.bounds(),
             which => {
                 // A few keys inside a region, or from anywhere to anywhere.
                 let region = self.region();
@@ -254,36 +254,6 @@ mod tests {
                     assert!(values.insert(value.to_vec()), "{value:?} twice");
                 }
             }
-        }
-    }
-
-    #[test]
-    fn calls_of_an_island_stay_on_it() {
-        let space = Space::islands(36, 3);
-        for client in 0..12 {
-            let island = client as usize % 3 * 12;
-            let (first, beyond) = (space.key(island), space.key(island + 12));
-            let inside = |key: &[u8]| (first.as_bytes()..beyond.as_bytes()).contains(&key);
-            let mut drawer = Drawer::new(client, 7, space.clone());
-            let (mut crossing, mut marked) = (0, 0);
-            let border = space.borders()[client as usize % 3].clone();
-            for _ in 0..2_000 {
-                match drawer.draw() {
-                    Draw::Write(operations) => {
-                        assert!(operations.iter().all(|one| inside(one.key())), "{operations:?}");
-                        marked += u32::from(operations[0].key().contains(&b'~'));
-                        drawer.told(Told::Done);
-                    }
-                    Draw::Get { key, .. } => assert!(inside(key.as_bytes()), "{key}"),
-                    Draw::Range { low, high, .. } => {
-                        let high = high.expect("an island is bounded");
-                        assert!(low < high && *first.as_bytes() <= *low && *high <= *beyond.as_bytes());
-                        crossing += u32::from(low < border && border < high);
-                    }
-                }
-            }
-            assert!(crossing > 100, "{crossing} ranges across the border");
-            assert_eq!(marked > 40, client < 9, "three marks on each island: {marked} moves of client {client}");
         }
     }
 

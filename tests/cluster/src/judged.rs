@@ -3,9 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use coppice_check::cli::{Line, Tier, judge};
+use coppice_check::cli::{Checker, Line, judge};
 use coppice_check::history::History;
-use coppice_check::porcupine;
 use coppice_check::write::write;
 use coppice_client::map::PartitionMap;
 
@@ -57,25 +56,12 @@ pub fn judge_round(
     spans.iter().for_each(|span| *figures.faults.entry(span.kind).or_default() += 1);
     ended.figures = figures;
     let loaded = History::load(&files).map_err(|wrong| wrong.to_string())?;
-    let possible = |tier: &&Tier| match tier {
-        Tier::Zero => dumped.is_some(),
-        Tier::Two => setup.islands.is_some(),
-        Tier::One | Tier::OneB => true,
-    };
-    let tiers: Vec<Tier> = setup.tiers.iter().filter(possible).copied().collect();
-    let judgement = judge(&loaded, &tiers);
+    let possible = |checker: &&Checker| **checker != Checker::Certificate || dumped.is_some();
+    let checkers: Vec<Checker> = setup.checkers.iter().filter(possible).copied().collect();
+    let judgement = judge(&loaded, &checkers);
     ended.lines = judgement.lines;
-    if tiers.contains(&Tier::Two) {
-        let directory = setup.out.join("islands");
-        let line = porcupine::judge(&loaded, &directory, setup.judge.as_deref()).map_err(text)?;
-        if line.verdict == "FAIL" {
-            ended.wrong.push(format!("an independent judge refuses the history: {}", line.what));
-        }
-        ended.on_islands = ended.figures.operations;
-        ended.lines.push(line);
-    }
-    let passed = |tier: &str| ended.lines.iter().any(|line| line.check == tier && line.verdict == "PASS");
-    ended.unknown = !passed("tier 0") && !passed("tier 1");
+    let passed = |checker: &str| ended.lines.iter().any(|line| line.check == checker && line.verdict == "PASS");
+    ended.unknown = !passed("certificate") && !passed("search");
     ended.skipped = ended.lines.iter().any(|line| line.verdict == "skipped");
     if let Some(violation) = &judgement.violation {
         ended.wrong.extend(violation.words(&loaded));

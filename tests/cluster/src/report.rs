@@ -40,10 +40,6 @@ pub struct Report {
     rounds: u64,
     undecided: u64,
     unchecked: u64,
-    /// Operations on islands, for another program to judge.
-    pub island_operations: u64,
-    /// What it said last.
-    second: Option<Line>,
     /// Changes of the map that were done, of each kind, and how many were not.
     changes: (BTreeMap<&'static str, u64>, u64),
     held: Vec<Held>,
@@ -93,8 +89,6 @@ impl Report {
         self.changes.1 += ended.changes.1;
         self.matrix.merge(ended.matrix);
         self.failpoints = ended.failpoints;
-        self.island_operations += ended.on_islands;
-        self.second = ended.lines.iter().find(|line| line.check == "tier 2").cloned().or(self.second.take());
         self.lines = ended.lines;
         self.wrong = ended.wrong;
         self.timeline = ended.timeline;
@@ -125,16 +119,6 @@ impl Report {
         self.undecided > 0
     }
 
-    /// Tier 2 was asked for: what it said last is told, or that it said nothing.
-    pub fn wants_second(&mut self) {
-        let missing = || {
-            let what = "the run was too short for a round on islands".to_owned();
-            Line { check: "tier 2".into(), verdict: "skipped", what }
-        };
-        self.unchecked += u64::from(self.second.is_none());
-        self.second.get_or_insert_with(missing);
-    }
-
     /// Whether something that was asked for was not done.
     pub fn is_partial(&self) -> bool {
         !self.skipped.is_empty() || self.unchecked > 0
@@ -142,20 +126,11 @@ impl Report {
 
     /// For people: checks of the last round, figures of all, the verdict.
     pub fn print(&self, elapsed: Duration) {
-        for line in self.lines.iter().filter(|line| line.check != "tier 2") {
-            say!("{:8} {:8} {}", line.check, line.verdict, line.what.trim_end());
-        }
-        if let Some(line) = &self.second {
-            say!(
-                "{:8} {:8} {} operations in all, the last: {}",
-                line.check,
-                line.verdict,
-                self.island_operations,
-                line.what
-            );
+        for line in &self.lines {
+            say!("{:11} {:8} {}", line.check, line.verdict, line.what.trim_end());
         }
         for (kind, why) in &self.skipped {
-            say!("{kind:8} skipped  {why}");
+            say!("{kind:11} skipped  {why}");
         }
         say!("");
         let Figures { answered, refused, unknown, .. } = self.figures;
@@ -234,9 +209,10 @@ impl Report {
             let gap = self.figures.gaps.get(&Some(*kind)).map(gap);
             json!({ "kind": kind.to_string(), "count": count, "gap": gap })
         });
-        let checks = self.lines.iter().filter(|line| line.check != "tier 2").chain(&self.second);
-        let checks =
-            checks.map(|line| json!({ "check": line.check, "verdict": line.verdict, "what": line.what.trim() }));
+        let checks = self
+            .lines
+            .iter()
+            .map(|line| json!({ "check": line.check, "verdict": line.verdict, "what": line.what.trim() }));
         let skipped = self.skipped.iter().map(|(kind, why)| json!({ "kind": kind.to_string(), "why": why }));
         json!({
             "v": 1, "seed": self.seed, "rounds": self.rounds, "linearizable": self.wrong.is_empty() && !self.is_unknown(), "late": self.late,
@@ -267,20 +243,6 @@ fn in_words(gap: Gap) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_another_program_said_of_an_earlier_round_is_not_forgotten() {
-        let line = |verdict| Line { check: "tier 2".into(), verdict, what: String::new() };
-        let mut report = Report::default();
-        report.wants_second();
-        assert!(report.is_partial() && report.json()["checks"][0]["verdict"] == "skipped");
-        let mut report = Report::default();
-        report.add(1, Ended { lines: vec![line("PASS")], on_islands: 70, ..Ended::default() });
-        report.add(2, Ended::default());
-        report.wants_second();
-        assert!(!report.is_partial() && report.json()["checks"][0]["verdict"] == "PASS");
-        assert_eq!(report.island_operations, 70);
-    }
 
     #[test]
     fn a_takeover_of_more_than_a_second_in_one_of_a_hundred_fails_the_run() {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use coppice_check::cli::{Line, Tier};
+use coppice_check::cli::{Checker, Line};
 use coppice_check::event::{Head, Text};
 use coppice_check::random::Random;
 use coppice_check::record::Recorder;
@@ -76,12 +76,8 @@ pub struct Setup {
     pub clients: u32,
     /// Keys.
     pub keys: usize,
-    /// So many groups of keys that no call connects; none: all keys are one group.
-    pub islands: Option<usize>,
     /// What judges the history.
-    pub tiers: Vec<Tier>,
-    /// The program that judges islands.
-    pub judge: Option<PathBuf>,
+    pub checkers: Vec<Checker>,
     /// Operations per second; 0: no limit.
     pub rate: u32,
     /// Faults that can be made here.
@@ -123,13 +119,11 @@ pub struct Ended {
     pub held: Vec<Held>,
     /// The most that waited in a partition.
     pub waiting: Waiting,
-    /// Operations of a round on islands that tier 2 was asked for.
-    pub on_islands: u64,
     /// What was checked, and the outcome.
     pub lines: Vec<Line>,
     /// What is wrong, in words; empty: nothing.
     pub wrong: Vec<String>,
-    /// Neither tier 0 nor tier 1 could decide.
+    /// Neither the certificate nor the search could decide.
     pub unknown: bool,
     /// A check that was asked for was not made.
     pub skipped: bool,
@@ -177,10 +171,7 @@ fn whole(setup: &Setup) -> Result<Ended, String> {
     let endpoints = own.as_ref().map_or_else(|| setup.endpoints.clone(), |own| own.endpoints(setup));
     let config = client_config(own.as_ref());
     let prefix = if own.is_some() { String::new() } else { format!("check-{}/", setup.seed) };
-    let space = match setup.islands {
-        Some(islands) => Space::islands(setup.keys, islands),
-        None => Space::new(&prefix, setup.keys, setup.partitions as usize),
-    };
+    let space = Space::new(&prefix, setup.keys, setup.partitions as usize);
     let map = begin(&runtime, &endpoints, &config, own.is_some().then_some(&space))?;
     let raw = setup.out.join("raw.jsonl");
     let settings = settings(&runtime, &endpoints, &config);
@@ -414,7 +405,6 @@ impl Load<'_> {
             setup.interrupted.load(Ordering::Relaxed)
                 || limits.time.is_some_and(|time| started.elapsed() >= time)
                 || limits.ops.is_some_and(|ops| self.workload.asked() >= ops)
-                || self.workload.is_full()
                 || limits.count.is_some_and(|limit| count >= limit)
         };
         let mut spans = self.faults(setup, own, ended, enough)?;
@@ -510,14 +500,13 @@ impl Load<'_> {
             }
             let client = Client::start(self.endpoints.clone(), self.config.clone());
             let deadline = Instant::now() + RECOVERY_MAX;
-            for (low, high) in self.workload.space.wholes() {
-                let whole = Draw::Range { low, high, limit: 0, reverse: false, mode: ReadMode::Leader };
-                while !self.workload.range(&client, &whole).await.map_err(text)? {
-                    if Instant::now() > deadline {
-                        let what = format!("the whole map could not be read within {RECOVERY_MAX:?} of the last fault");
-                        ended.wrong.push(what);
-                        return Ok(());
-                    }
+            let (low, high) = self.workload.space.bounds();
+            let whole = Draw::Range { low, high, limit: 0, reverse: false, mode: ReadMode::Leader };
+            while !self.workload.range(&client, &whole).await.map_err(text)? {
+                if Instant::now() > deadline {
+                    let what = format!("the whole map could not be read within {RECOVERY_MAX:?} of the last fault");
+                    ended.wrong.push(what);
+                    return Ok(());
                 }
             }
             Ok(())

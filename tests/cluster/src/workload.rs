@@ -21,9 +21,6 @@ use super::space::Space;
 /// Pause before a write without an answer is repeated.
 const REPEAT_PAUSE: Duration = Duration::from_millis(20);
 
-/// Calls on one island: more are beyond the independent judge (hazards.md 3.5).
-pub const ISLAND_CALLS_MAX: u64 = 5_000;
-
 /// Of 1,000 writes without an answer, so many are given up at once.
 const GIVEN_UP_PER_MILLE: u32 = 50;
 
@@ -56,8 +53,6 @@ pub struct Workload {
     stopping: AtomicBool,
     hopeless: AtomicBool,
     asked: AtomicU64,
-    /// Calls on each island, of at most [`ISLAND_CALLS_MAX`] each; empty: there are no islands.
-    islands: Vec<AtomicU64>,
     numbered: Mutex<Vec<Numbered>>,
     failed: Mutex<Option<io::Error>>,
 }
@@ -65,7 +60,6 @@ pub struct Workload {
 impl Workload {
     /// Nothing was asked yet.
     pub fn new(recorder: Recorder, space: Space, seed: u64, pause: Duration) -> Arc<Workload> {
-        let islands = space.island_count();
         Arc::new(Workload {
             recorder,
             space,
@@ -74,7 +68,6 @@ impl Workload {
             stopping: AtomicBool::new(false),
             hopeless: AtomicBool::new(false),
             asked: AtomicU64::new(0),
-            islands: (0..islands).map(|_| AtomicU64::new(0)).collect(),
             numbered: Mutex::new(Vec::new()),
             failed: Mutex::new(None),
         })
@@ -83,18 +76,6 @@ impl Workload {
     /// Calls made so far.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
-    }
-
-    /// Counts a call of a client, if its island has room for one more.
-    fn has_room(&self, client: u32) -> bool {
-        let island = self.islands.get(self.space.island_of(client));
-        island.is_none_or(|calls| calls.fetch_add(1, Ordering::Relaxed) < ISLAND_CALLS_MAX)
-    }
-
-    /// There are islands, and all of them are full.
-    pub fn is_full(&self) -> bool {
-        let full = |calls: &AtomicU64| calls.load(Ordering::Relaxed) >= ISLAND_CALLS_MAX;
-        !self.islands.is_empty() && self.islands.iter().all(full)
     }
 
     /// Clients ask for nothing more; writes without an answer are still repeated.
@@ -122,7 +103,7 @@ impl Workload {
         let mut drawer = Drawer::new(number, self.seed, self.space.clone());
         let mut random = Random::of(self.seed, 0x9e57_0000 + u64::from(number));
         let mut next = tokio::time::Instant::now();
-        while !self.stopping.load(Ordering::Relaxed) && self.has_room(number) {
+        while !self.stopping.load(Ordering::Relaxed) {
             // What follows at once is made up for behind it.
             next = if drawer.hurries() { next } else { tokio::time::Instant::now() } + self.pause;
             let draw = drawer.draw();

@@ -39,7 +39,7 @@ fn a_right_history_passes_and_exits_with_0() {
     let (code, said) = check(&["history", &file]);
     assert_eq!(code, Some(0), "{said}");
     assert!(
-        said.contains("tier 0   PASS") && said.contains("tier 1   PASS") && said.contains("B2       PASS"),
+        said.contains("certificate PASS") && said.contains("search      PASS") && said.contains("B2          PASS"),
         "{said}"
     );
     let (code, said) = check(&["history", &file, "-o", "json"]);
@@ -78,9 +78,9 @@ fn a_wrong_history_exits_with_1_and_leaves_a_timeline() {
     let place = Place::new("wrong");
     let file = place.file("history.jsonl");
     check(&["generate", &file, "--ops", "3000", "--gate", "off", "--ranges", "300"]);
-    for tier in ["0", "1", "1b"] {
-        let page = place.file(&format!("{tier}.html"));
-        let (code, said) = check(&["history", &file, "--tier", tier, "--html", &page]);
+    for checker in ["certificate", "search", "graph"] {
+        let page = place.file(&format!("{checker}.html"));
+        let (code, said) = check(&["history", &file, "--checker", checker, "--html", &page]);
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("Each of these is before the next, and the last before the first:"), "{said}");
         assert!(fs::read_to_string(&page).expect("the timeline is there").contains("class=\"arrow\""));
@@ -96,7 +96,7 @@ fn mistakes_of_the_caller_exit_with_2() {
     fs::write(&broken, "{\"e\":\"head\",\"v\":1}\n{\"e\":\n").expect("written");
     let (code, said) = check(&["history", &broken]);
     assert!(code == Some(2) && said.contains("line 2: column 7: expected a string"), "{said}");
-    assert_eq!(check(&["history", &broken, "--tier", "7"]).0, Some(2));
+    assert_eq!(check(&["history", &broken, "--checker", "oracle"]).0, Some(2));
 }
 
 #[test]
@@ -104,28 +104,10 @@ fn what_is_not_known_exits_with_6_and_is_never_a_pass() {
     let place = Place::new("unknown");
     let file = place.file("history.jsonl");
     check(&["generate", &file, "--ops", "100", "--no-logs"]);
-    let (code, said) = check(&["history", &file, "--tier", "0"]);
+    let (code, said) = check(&["history", &file, "--checker", "certificate"]);
     assert!(code == Some(6) && said.contains("UNKNOWN"), "{said}");
-    assert_eq!(check(&["history", &file, "--tier", "0", "--strict"]).0, Some(1));
-    assert_eq!(check(&["history", &file]).0, Some(0), "without logs tier 1 is the judge");
-}
-
-#[test]
-fn islands_are_exported_for_porcupine() {
-    let place = Place::new("export");
-    let (file, directory) = (place.file("history.jsonl"), place.file("islands"));
-    check(&["generate", &file, "--ops", "500", "--ranges", "0"]);
-    let (code, said) = check(&["history", &file, "--export", "porcupine", &directory]);
-    assert_eq!(code, Some(0), "{said}");
-    let lines = fs::read_to_string(format!("{directory}/histories.jsonl")).expect("written");
-    assert!(lines.lines().count() > 5, "keys that nothing connects are islands");
-    for line in lines.lines() {
-        let island: serde_json::Value = serde_json::from_str(line).expect("one JSON object per line");
-        assert!(island["operations"].as_array().is_some_and(|operations| !operations.is_empty()));
-    }
-    for name in ["main.go", "go.mod", "go.sum", "README.md"] {
-        assert!(fs::metadata(format!("{directory}/{name}")).is_ok(), "{name}");
-    }
+    assert_eq!(check(&["history", &file, "--checker", "certificate", "--strict"]).0, Some(1));
+    assert_eq!(check(&["history", &file]).0, Some(0), "without logs the search is the judge");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use coppice_check::event::{
 };
 use coppice_check::history::History;
 use coppice_check::verdict::Verdict;
-use coppice_check::{tier0, tier1};
+use coppice_check::{certificate, search};
 use coppice_client::wire::{CommandRefusal, Pack, PartitionId, Position as WirePosition, SessionId};
 use coppice_core::machine::entry::{Entry as LogEntry, entries};
 use coppice_core::machine::partition::{BoundaryChange, BoundaryStep};
@@ -184,22 +184,22 @@ impl Account {
         oracle.same_pairs()?;
         let events = self.events(oracle);
         let history = History::from_events(&events).map_err(|what| ("history", what))?;
-        let certificate = tier0::check(&history);
-        if judged.tier0 {
-            pass("tier 0", &history, &certificate.verdict)?;
+        let found = certificate::check(&history);
+        if judged.certificate {
+            pass("certificate", &history, &found.verdict)?;
         }
         if let Some(complaint) = history.unequal.first() {
             return Err(("B3", complaint.what.clone()));
         }
-        let limits = tier1::Limits { steps: 2_000_000, ..tier1::Limits::default() };
-        // Beyond its limits the search says nothing; tier 0 has passed.
-        if judged.tier1 {
-            let answers = tier1::check(&history, certificate.judged.as_ref(), limits);
+        let limits = search::Limits { steps: 2_000_000, ..search::Limits::default() };
+        // Beyond its limits the search says nothing; the certificate has passed.
+        if judged.search {
+            let answers = search::check(&history, found.judged.as_ref(), limits);
             if answers.is_fail() {
-                pass("tier 1", &history, &answers)?;
+                pass("search", &history, &answers)?;
             }
         }
-        for (id, _, finding) in checks(&history, certificate.judged.as_ref()) {
+        for (id, _, finding) in checks(&history, found.judged.as_ref()) {
             if let Finding::Fail(what) = finding {
                 return Err((id, what));
             }

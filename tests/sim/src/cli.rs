@@ -72,15 +72,16 @@ enum Verb {
         /// Run every seed twice and compare the hashes of their steps.
         #[arg(long)]
         twice: bool,
-        /// Run every so manieth seed twice.
+        /// Run every Nth seed twice and compare.
         #[arg(long, default_value_t = 0)]
         twice_every: u64,
         /// Stop at the first failure.
         #[arg(long)]
         first: bool,
-        /// Checks of the histories, beside the invariants after every step: 0, by the logs; 1, by the answers alone.
-        #[arg(long, value_delimiter = ',', default_value = "0,1", value_parser = clap::value_parser!(u8).range(0..=1))]
-        tier: Vec<u8>,
+        /// Judge by these: certificate, search; separated by commas.
+        #[arg(long, value_delimiter = ',', default_value = "certificate,search")]
+        #[arg(value_parser = ["certificate", "search"])]
+        checker: Vec<String>,
         /// How far each run goes: to the end of the liveness phase, or of the audit.
         #[arg(long, value_enum, default_value = "audit")]
         phase: Phase,
@@ -148,9 +149,14 @@ pub fn main() -> ExitCode {
     let Args { verb, seed_seconds, memory_mib } = Args::parse();
     Limits { seed: Duration::from_secs(seed_seconds), memory_mib }.watch();
     match verb {
-        Verb::Sweep { from, count, jobs, twice, twice_every, first, tier, phase, set, coverage_min } => {
+        Verb::Sweep { from, count, jobs, twice, twice_every, first, checker, phase, set, coverage_min } => {
             let twice_every = if twice { 1 } else { twice_every };
-            let judged = Judged { audit: phase == Phase::Audit, tier0: tier.contains(&0), tier1: tier.contains(&1) };
+            let judged_by = |name: &str| checker.iter().any(|checker| checker == name);
+            let judged = Judged {
+                audit: phase == Phase::Audit,
+                certificate: judged_by("certificate"),
+                search: judged_by("search"),
+            };
             let changes = Changes { judged, set };
             sweep(&Sweep { from, count, jobs, twice_every, first, quiet: false, changes }, coverage_min)
         }

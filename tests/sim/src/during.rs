@@ -116,7 +116,7 @@ fn plan(seed: u64, cut: &str) -> Plan {
         faults: faults(seed, cut),
         minority_down: false,
         // What is answered is judged by all other runs.
-        judged: Judged { audit: false, tier0: false, tier1: false },
+        judged: Judged { audit: false, certificate: false, search: false },
         ..drawn
     }
 }

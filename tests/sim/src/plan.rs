@@ -143,14 +143,14 @@ pub struct Judged {
     /// phase.
     pub audit: bool,
     /// By the logs, exactly (hazards.md 3.2).
-    pub tier0: bool,
+    pub certificate: bool,
     /// By the answers alone (hazards.md 3.3).
-    pub tier1: bool,
+    pub search: bool,
 }
 
 impl Default for Judged {
     fn default() -> Judged {
-        Judged { audit: true, tier0: true, tier1: true }
+        Judged { audit: true, certificate: true, search: true }
     }
 }
 

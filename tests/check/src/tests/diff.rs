@@ -1,22 +1,22 @@
-//! The tiers against brute force.
+//! The checkers against brute force.
 
 use super::super::diff::{compare_all, plant};
 use super::super::generate::{Gate, Shape, events};
 use super::super::history::History;
 use super::super::random::Random;
-use super::super::tier1::Limits;
+use super::super::search::Limits;
 use super::super::verdict::Verdict;
-use super::super::{tier0, tier1, tier1b};
+use super::super::{certificate, graph, search};
 
 #[test]
-fn the_tiers_agree_with_brute_force() {
+fn the_checkers_agree_with_brute_force() {
     let tally = compare_all(0..2_000).unwrap_or_else(|found| panic!("seed {}: {}", found.seed, found.what));
     println!("{tally}");
     assert!(tally.illegal > 300 && tally.unanswered > 300 && tally.certified > 300, "{tally}");
 }
 
 #[test]
-fn the_tiers_agree_on_histories_too_large_for_brute_force() {
+fn the_checkers_agree_on_histories_too_large_for_brute_force() {
     let (mut failed, mut certified) = (0, 0);
     for seed in 0..150 {
         let mut random = Random::of(seed, 4);
@@ -39,14 +39,17 @@ fn the_tiers_agree_on_histories_too_large_for_brute_force() {
             plant(&mut events, &mut random);
         }
         let history = History::from_events(&events).expect("a well-formed history");
-        let zero = tier0::check(&history).verdict;
-        let one = tier1::check(&history, None, Limits::default());
-        let graph = tier1b::check(&history, None);
-        assert!(one.is_pass() == graph.is_pass() && one.is_fail() == graph.is_fail(), "seed {seed}: {one:?} {graph:?}");
-        assert!(!zero.is_pass() || one.is_pass(), "seed {seed}: tier 0 passes, tier 1: {one:?}");
+        let zero = certificate::check(&history).verdict;
+        let one = search::check(&history, None, Limits::default());
+        let by_graph = graph::check(&history, None);
+        assert!(
+            one.is_pass() == by_graph.is_pass() && one.is_fail() == by_graph.is_fail(),
+            "seed {seed}: {one:?} {by_graph:?}"
+        );
+        assert!(!zero.is_pass() || one.is_pass(), "seed {seed}: the certificate passes, the search: {one:?}");
         failed += u32::from(one.is_fail());
         certified += u32::from(zero.is_pass());
-        if let Verdict::Fail(violation) = &graph {
+        if let Verdict::Fail(violation) = &by_graph {
             assert!(!violation.cycle.is_empty() || !violation.about.is_empty(), "seed {seed}: {violation:?}");
         }
     }

@@ -1,9 +1,9 @@
-//! Each rule of tier 0's judge, and each check beyond linearizability, is seen to complain.
+//! Each rule of the certificate's judge, and each check beyond linearizability, is seen to complain.
 
 use super::super::beyond::{Finding, checks};
+use super::super::certificate;
 use super::super::generate::{Gate, Shape, events};
 use super::super::history::History;
-use super::super::tier0;
 use super::super::verdict::Verdict;
 use super::script::{history, history_with};
 
@@ -14,7 +14,7 @@ const SCRIPT: &str = "c1 10 20 put a=x -> - @ p1#1
 
 #[track_caller]
 fn fails(history: &History, words: &str) {
-    match tier0::check(history).verdict {
+    match certificate::check(history).verdict {
         Verdict::Fail(violation) => assert!(violation.what.contains(words), "{}", violation.what),
         other => panic!("{other:?}"),
     }
@@ -27,7 +27,7 @@ fn whole() -> String {
 
 #[test]
 fn the_script_itself_passes() {
-    let verdict = tier0::check(&history(&whole())).verdict;
+    let verdict = certificate::check(&history(&whole())).verdict;
     assert!(verdict.is_pass(), "{verdict:?}");
 }
 
@@ -57,7 +57,7 @@ fn a_command_with_another_content_is_corrupt() {
 fn a_repeated_number_does_not_count_again() {
     let line = r#"{"e":"log","p":1,"r":1,"i":4,"x":0,"do":"cmd","c":1,"n":1,"op":"put","k":"a","v":"x","hit":"#;
     let right = history_with(&whole(), &format!("{line}false}}"));
-    assert!(tier0::check(&right).verdict.is_pass());
+    assert!(certificate::check(&right).verdict.is_pass());
     fails(&history_with(&whole(), &format!("{line}true}}")), "by the rules the command at p1#4.0 does not count");
 }
 
@@ -94,7 +94,7 @@ fn a_command_below_the_lowest_unacknowledged_number_does_not_count() {
         let text = format!("{json}{late}{hit}}}\n");
         let mut builder = super::super::build::Builder::default();
         super::super::read::read("test", text.as_bytes(), |event| builder.push(&event)).expect("well-formed");
-        let verdict = tier0::check(&builder.finish().expect("well-formed")).verdict;
+        let verdict = certificate::check(&builder.finish().expect("well-formed")).verdict;
         assert_eq!(verdict.is_pass(), passes, "{verdict:?}");
     }
 }
@@ -122,7 +122,7 @@ fn parts_must_tile_the_range() {
     fails(&history(&whole().replace("p1#3 p2#1 p3#1", "p1#3 p2#0 p3#1")), "does not count at p2#0.0");
     // Without a ticket they are one moment if the order says so.
     let collected = history(&whole().replace("p1#3 p2#1 p3#1 ~1", "p1#3 p2#1 p3#1"));
-    assert!(tier0::check(&collected).verdict.is_pass());
+    assert!(certificate::check(&collected).verdict.is_pass());
 }
 
 #[test]
@@ -158,8 +158,8 @@ fn a_stale_read_shows_its_position_exactly() {
              {{\"e\":\"ret\",\"id\":9,\"at\":95,\"st\":\"ok\",\"out\":{seen},\"pos\":[[1,{place},0]]}}\n"
         )
     };
-    assert!(tier0::check(&history_with(&whole(), &stale("null", 1))).verdict.is_pass());
-    assert!(tier0::check(&history_with(&whole(), &stale("\"y\"", 2))).verdict.is_pass());
+    assert!(certificate::check(&history_with(&whole(), &stale("null", 1))).verdict.is_pass());
+    assert!(certificate::check(&history_with(&whole(), &stale("\"y\"", 2))).verdict.is_pass());
     fails(&history_with(&whole(), &stale("null", 2)), "stale");
 }
 
@@ -266,7 +266,7 @@ fn parts_of_a_stale_read_may_be_from_before_and_after_a_merge() {
         ("[[1,2,0],[2,1,0]]", ""),
         ("[[1,2,0],[1,1,0]]", r#","rev":true"#),
     ] {
-        let verdict = tier0::check(&read(whole, positions, more)).verdict;
+        let verdict = certificate::check(&read(whole, positions, more)).verdict;
         assert!(verdict.is_pass(), "{positions}: {verdict:?}");
     }
     fails(&read(r#"[["a","x"]]"#, "[[1,1,0],[1,2,0]]", ""), "no places where its parts may meet");
@@ -292,7 +292,7 @@ fn parts_of_a_stale_read_may_be_from_before_and_after_a_split() {
     };
     let whole = r#"[["a","x"],["f","y"]]"#;
     for before in [1, 2, 3] {
-        let verdict = tier0::check(&read(whole, &format!("[[1,{before},0],[5,3,0]]"))).verdict;
+        let verdict = certificate::check(&read(whole, &format!("[[1,{before},0],[5,3,0]]"))).verdict;
         assert!(verdict.is_pass(), "{verdict:?}");
     }
     fails(&read(r#"[["a","x"]]"#, "[[1,1,0],[5,3,0]]"), "a stale read differs from the state of p5");
@@ -331,7 +331,7 @@ fn a_partition_that_splits_and_merges_again_and_again_has_one_past() {
     };
     let script = "c1 10 20 put f=y -> - @ p1#1\nlog p1: y";
     let told = |last: String| history_with(script, &[&lines[..], &[last]].concat().join("\n"));
-    let verdict = tier0::check(&told(repeated(1, false))).verdict;
+    let verdict = certificate::check(&told(repeated(1, false))).verdict;
     assert!(verdict.is_pass(), "{verdict:?}");
     fails(&told(repeated(1, true)), "does not count");
 }

@@ -1,9 +1,8 @@
 //! Tests of the checkers on histories made here.
 
+mod certificate;
 mod diff;
 mod format;
-mod islands;
 mod judge;
 mod schedules;
 mod script;
-mod tier0;

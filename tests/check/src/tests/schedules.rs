@@ -1,36 +1,36 @@
 //! The schedules A to F of hazards.md 6: the outcome of a wrong server fails, the outcome of a right one passes, in
-//! every tier. x is written in p1 (keys a to i), y in p2 (j to r), and so on; Q reads all that it touches.
+//! every checker. x is written in p1 (keys a to i), y in p2 (j to r), and so on; Q reads all that it touches.
 
 use super::super::history::History;
-use super::super::tier1::Limits;
+use super::super::search::Limits;
 use super::super::verdict::{Verdict, Why};
-use super::super::{brute, tier0, tier1, tier1b};
+use super::super::{brute, certificate, graph, search};
 use super::script::history;
 
 fn verdicts(history: &History) -> [Verdict; 3] {
-    let certificate = tier0::check(history);
-    [certificate.verdict, tier1::check(history, None, Limits::default()), tier1b::check(history, None)]
+    let found = certificate::check(history);
+    [found.verdict, search::check(history, None, Limits::default()), graph::check(history, None)]
 }
 
 #[track_caller]
 fn right(script: &str) {
     let history = history(script);
     assert!(brute::is_linearizable(&history));
-    for (tier, verdict) in ["0", "1", "1b"].iter().zip(verdicts(&history)) {
-        assert!(verdict.is_pass(), "tier {tier}: {verdict:?}");
+    for (checker, verdict) in ["certificate", "search", "graph"].iter().zip(verdicts(&history)) {
+        assert!(verdict.is_pass(), "{checker}: {verdict:?}");
     }
 }
 
-/// Returns the explanations of tier 0 and of tier 1b.
+/// Returns the explanations of the certificate and of the graph.
 #[track_caller]
 fn wrong(script: &str) -> [String; 2] {
     let history = history(script);
     assert!(!brute::is_linearizable(&history));
     let [zero, one, graph] = verdicts(&history);
-    assert!(one.is_fail(), "tier 1: {one:?}");
-    let words = [("0", zero), ("1b", graph)].map(|(tier, verdict)| match verdict {
+    assert!(one.is_fail(), "the search: {one:?}");
+    let words = [("certificate", zero), ("graph", graph)].map(|(checker, verdict)| match verdict {
         Verdict::Fail(violation) => violation.words(&history).join("\n"),
-        other => panic!("tier {tier}: {other:?}"),
+        other => panic!("{checker}: {other:?}"),
     });
     println!("{}\n\n{}", words[0], words[1]);
     words
@@ -151,9 +151,9 @@ fn d_a_ticket_whose_predecessor_was_lost_does_not_count() {
          log p1: x Q1 Q2
          log p2: Q1 y Q2";
     let right = super::script::history_with(script, &format!("{first}false}}\n"));
-    assert!(tier0::check(&right).verdict.is_pass());
+    assert!(certificate::check(&right).verdict.is_pass());
     let wrong = super::script::history_with(script, &format!("{first}true}}\n"));
-    let Verdict::Fail(violation) = tier0::check(&wrong).verdict else { panic!("a lost predecessor passes") };
+    let Verdict::Fail(violation) = certificate::check(&wrong).verdict else { panic!("a lost predecessor passes") };
     assert_eq!(violation.what, "by the rules the ticket at p1#0.1 does not count, by the replicas it does");
 }
 
@@ -269,7 +269,10 @@ fn g_what_was_never_answered_is_a_change_if_the_log_says_so() {
     };
     right(&script("d"));
     let inserted = history(&script("e").replace("[d=v]", "[d=x e=v]"));
-    assert!(tier0::check(&inserted).verdict.is_fail(), "an insert that was asked for after y is seen, and y is not");
+    assert!(
+        certificate::check(&inserted).verdict.is_fail(),
+        "an insert that was asked for after y is seen, and y is not"
+    );
 }
 
 /// What it gave out must have been there: a wrong position, or a wrong pair, is found.
@@ -284,6 +287,6 @@ fn g_what_was_collected_is_replayed() {
              log p2: w"
         );
         let history = history(&script);
-        assert!(tier0::check(&history).verdict.is_fail(), "{given} {at}");
+        assert!(certificate::check(&history).verdict.is_fail(), "{given} {at}");
     }
 }

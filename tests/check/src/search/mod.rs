@@ -1,19 +1,20 @@
-//! Tier 1: black box (hazards.md 3.3). Only invocations and answers count; an own Wing-Gong-Lowe search looks for
+//! Black box (hazards.md 3.3). Only invocations and answers count; an own Wing-Gong-Lowe search looks for
 //! one legal order. Rules P1-P5 remove only branches that cannot succeed; a found order is replayed before it is
 //! believed.
 
+mod depth_first;
 mod links;
+mod placement;
 pub mod problem;
-mod search;
 
+pub use depth_first::Limits;
+use depth_first::{Outcome, Search};
 use problem::Problem;
-pub use search::Limits;
-use search::{Outcome, Search};
 
+use super::certificate::{Judged, execute};
 use super::facts::{Facts, facts};
 use super::history::History;
 use super::state::State;
-use super::tier0::{Judged, execute};
 use super::verdict::{Verdict, Violation, short};
 
 /// Checks what clients saw. `judged`, if given, says which unanswered operations happened.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::event::NEVER;
 use super::super::history::{History, Step};
 use super::super::intern::{FastSet, NONE};
-use super::links::{Counts, Links};
+use super::placement::Placement;
 use super::problem::{Form, LifeEnd, Problem, Task};
 
 /// When the search gives up: the history is then unknown, never a pass.
@@ -56,31 +56,32 @@ enum Cursor {
 pub struct Search<'a> {
     history: &'a History,
     problem: &'a Problem,
-    limits: Limits,
-    steps: u64,
-    started: Instant,
-    /// Mandatory tasks to place, by invocation.
-    open: Links,
-    /// The same, by deadline.
-    due: Links,
-    /// Optional tasks placed, and all others.
-    placed: Vec<bool>,
-    left: usize,
-    values: Vec<u32>,
-    present: Counts,
-    /// Per value: mandatory tasks to place that must still see it.
-    needed: Vec<u32>,
+    budget: Budget,
+    now: Placement,
     /// Per key: the first absent-observer whose deadline is not before the earliest one (P4); moves both ways.
     absent_at: Vec<u32>,
     /// Per task: the pair of a range that did not fit last time.
     misfit: Vec<u32>,
     stack: Vec<Placed>,
     undo: Vec<(u32, u32)>,
-    hash: u128,
+    /// Configurations that were visited, by their hashes.
     seen: FastSet<u128>,
     /// Changes of a blind task: key, value before, value after.
     changes: Vec<(u32, u32, u32)>,
     best: DeadEnd,
+}
+
+/// What a search has used, of what it may.
+struct Budget {
+    limits: Limits,
+    steps: u64,
+    started: Instant,
+}
+
+impl Budget {
+    fn is_over(&self) -> bool {
+        self.steps > self.limits.steps || self.started.elapsed() > self.limits.time
+    }
 }
 
 /// Where the search could not go on, with the fewest tasks left.
@@ -94,55 +95,22 @@ pub struct DeadEnd {
     pub misfits: Vec<(u32, u32, u32)>,
 }
 
-/// P1: a random number per task and per value.
-fn zobrist(number: u64) -> u128 {
-    let mix = |mut z: u64| {
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let low = mix(number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1));
-    let high = mix(number.wrapping_mul(0xc2b2_ae3d_27d4_eb4f).wrapping_add(0x1656_67b1));
-    u128::from(high) << 64 | u128::from(low)
-}
-
-const VALUE: u64 = 1 << 40;
-
 impl<'a> Search<'a> {
     pub fn new(history: &'a History, problem: &'a Problem, limits: Limits) -> Search<'a> {
         let (tasks, keys) = (problem.tasks.len(), history.keys.len());
-        let mandatory = |task: &u32| problem.tasks[*task as usize].mandatory;
-        let mut search = Search {
+        Search {
             history,
             problem,
-            limits,
-            steps: 0,
-            started: Instant::now(),
-            open: Links::new(tasks, (0..tasks as u32).filter(mandatory)),
-            due: Links::new(tasks, problem.by_return.iter().copied()),
-            placed: vec![false; tasks],
-            left: problem.tasks.iter().filter(|task| task.mandatory).count(),
-            values: vec![NONE; keys],
-            present: Counts::new(keys),
-            needed: vec![0; history.values.len()],
+            budget: Budget { limits, steps: 0, started: Instant::now() },
+            now: Placement::new(history, problem),
             absent_at: vec![0; keys],
             misfit: vec![0; tasks],
             stack: Vec::with_capacity(tasks),
             undo: Vec::new(),
-            hash: 0,
             seen: FastSet::default(),
             changes: Vec::new(),
             best: DeadEnd { left: usize::MAX, task: None, misfits: Vec::new() },
-        };
-        for &(key, value) in &history.state {
-            search.set(key, value);
         }
-        for task in problem.tasks.iter().filter(|task| task.mandatory) {
-            for (_, value) in problem.checks(task).iter().filter(|check| check.1 != NONE) {
-                search.needed[*value as usize] += 1;
-            }
-        }
-        search
     }
 
     /// The order found.
@@ -152,7 +120,7 @@ impl<'a> Search<'a> {
 
     /// Candidates looked at.
     pub fn steps(&self) -> u64 {
-        self.steps
+        self.budget.steps
     }
 
     /// The dead end with the fewest tasks left.
@@ -164,19 +132,19 @@ impl<'a> Search<'a> {
         let mut cursor = self.arrive();
         let mut checked = 0;
         loop {
-            if self.left == 0 {
+            if self.now.left == 0 {
                 return Outcome::Found;
             }
-            if self.steps - checked > 1 << 20 {
-                checked = self.steps;
-                if self.steps > self.limits.steps || self.started.elapsed() > self.limits.time {
+            if self.budget.steps - checked > 1 << 20 {
+                checked = self.budget.steps;
+                if self.budget.is_over() {
                     return Outcome::OverLimits;
                 }
             }
             if let Some(task) = self.next_write(cursor) {
                 self.place(task, false);
                 cursor = self.arrive();
-                if self.seen.insert(self.hash) {
+                if self.seen.insert(self.now.hash) {
                     continue;
                 }
             } else {
@@ -191,19 +159,19 @@ impl<'a> Search<'a> {
 
     /// Until when tasks may have been invoked to be candidates: the earliest deadline left.
     fn bound(&self) -> u64 {
-        self.problem.tasks.get(self.due.first() as usize).map_or(NEVER, |task| task.returned)
+        self.problem.tasks.get(self.now.due.first() as usize).map_or(NEVER, |task| task.returned)
     }
 
     /// P2 and P6: takes all that can be taken without a branch, again and again until nothing more can.
     fn arrive(&mut self) -> Cursor {
         let mut changed = true;
         while std::mem::take(&mut changed) {
-            let mut at = self.open.first();
+            let mut at = self.now.open.first();
             while let Some(task) = self.problem.tasks.get(at as usize)
                 && task.invoked <= self.bound()
             {
-                self.steps += 1;
-                let next = self.open.next[at as usize];
+                self.budget.steps += 1;
+                let next = self.now.open.next[at as usize];
                 match task.form {
                     Form::Read if self.fits(at, task) || mutant!(eager_misfits) => self.place(at, true),
                     Form::Known if self.may_place(at, task) && self.is_eager(at, task) => {
@@ -216,7 +184,7 @@ impl<'a> Search<'a> {
                 at = next;
             }
         }
-        Cursor::Mandatory(self.open.first())
+        Cursor::Mandatory(self.now.open.first())
     }
 
     /// P6: whether a write that may be placed can as well be placed at once. Replacing a value that was seen disturbs
@@ -248,7 +216,7 @@ impl<'a> Search<'a> {
     /// Whether one of `others` that is not placed was invoked before this task was answered.
     fn may_come_before(&self, others: &[u32], index: u32, task: &Task) -> bool {
         let problem = self.problem;
-        let mut others = others.iter().filter(|other| **other != index && !self.placed[**other as usize]);
+        let mut others = others.iter().filter(|other| **other != index && !self.now.placed[**other as usize]);
         others.any(|other| problem.tasks[*other as usize].invoked <= task.returned)
     }
 
@@ -262,9 +230,9 @@ impl<'a> Search<'a> {
             if after(least[at]) {
                 break;
             }
-            self.steps += 1;
+            self.budget.steps += 1;
             let other = observers[at];
-            if other != index && !self.placed[other as usize] && !after(other) {
+            if other != index && !self.now.placed[other as usize] && !after(other) {
                 return false;
             }
         }
@@ -280,11 +248,11 @@ impl<'a> Search<'a> {
                 while let Some(task) = self.problem.tasks.get(at as usize)
                     && task.invoked <= bound
                 {
-                    self.steps += 1;
+                    self.budget.steps += 1;
                     if task.form != Form::Read && self.may_place(at, task) {
                         return Some(at);
                     }
-                    at = self.open.next[at as usize];
+                    at = self.now.open.next[at as usize];
                 }
             }
         }
@@ -293,8 +261,8 @@ impl<'a> Search<'a> {
             if task.invoked > bound {
                 break;
             }
-            self.steps += 1;
-            if !self.placed[at as usize] && self.may_place(at, task) && self.is_useful() {
+            self.budget.steps += 1;
+            if !self.now.placed[at as usize] && self.may_place(at, task) && self.is_useful() {
                 return Some(at);
             }
             optional += 1;
@@ -305,14 +273,14 @@ impl<'a> Search<'a> {
     /// Whether the state gives what a task with known checks must find.
     fn fits(&mut self, index: u32, task: &Task) -> bool {
         let checks = self.problem.checks(task);
-        let fits = |(key, value): &(u32, u32)| self.values[*key as usize] == *value;
+        let fits = |(key, value): &(u32, u32)| self.now.values[*key as usize] == *value;
         if task.low >= task.high {
             return checks.iter().all(fits);
         }
         if checks.get(self.misfit[index as usize] as usize).is_some_and(|check| !fits(check)) {
             return false;
         }
-        if (self.present.below(task.high) - self.present.below(task.low)) as usize != checks.len() {
+        if (self.now.present.below(task.high) - self.now.present.below(task.low)) as usize != checks.len() {
             return false;
         }
         match checks.iter().position(|check| !fits(check)) {
@@ -337,7 +305,7 @@ impl<'a> Search<'a> {
             }
         } else {
             let writes = self.problem.writes(task);
-            self.changes.extend(writes.iter().map(|(key, value)| (*key, self.values[*key as usize], *value)));
+            self.changes.extend(writes.iter().map(|(key, value)| (*key, self.now.values[*key as usize], *value)));
         }
         for at in 0..self.changes.len() {
             let (key, old, new) = self.changes[at];
@@ -365,7 +333,7 @@ impl<'a> Search<'a> {
         } else {
             u32::from(saw)
         };
-        self.needed[old as usize] == itself
+        self.now.needed[old as usize] == itself
     }
 
     /// P4: nobody else must see the key absent and is due before the delete that ends this life of it is invoked.
@@ -392,7 +360,7 @@ impl<'a> Search<'a> {
         while *at > 0 && due(observers[*at as usize - 1]) >= bound {
             *at -= 1;
         }
-        let left = |task: &&u32| !self.placed[**task as usize] && **task != except;
+        let left = |task: &&u32| !self.now.placed[**task as usize] && **task != except;
         observers[*at as usize..].iter().find(left).map(|task| due(*task))
     }
 
@@ -412,7 +380,7 @@ impl<'a> Search<'a> {
         let history = self.history;
         for step in history.steps(&history.operations[task.operation as usize]) {
             let at = self.changes.iter().position(|change| change.0 == step.key);
-            let current = at.map_or(self.values[step.key as usize], |at| self.changes[at].2);
+            let current = at.map_or(self.now.values[step.key as usize], |at| self.changes[at].2);
             let Some(new) = step.execute(current) else {
                 if self.must_write(step) {
                     return false;
@@ -433,65 +401,26 @@ impl<'a> Search<'a> {
         step.value != NONE && self.problem.was_seen(step.value)
     }
 
-    fn set(&mut self, key: u32, value: u32) -> u32 {
-        let old = std::mem::replace(&mut self.values[key as usize], value);
-        if old != NONE {
-            self.hash ^= zobrist(VALUE | u64::from(old));
-        }
-        if value != NONE {
-            self.hash ^= zobrist(VALUE | u64::from(value));
-        }
-        match (old == NONE, value == NONE) {
-            (true, false) => self.present.add(key, 1),
-            (false, true) => self.present.add(key, u32::MAX),
-            _ => {}
-        }
-        old
-    }
-
     /// Places a task. What it changes stands in `self.changes`, unless it is a read.
     fn place(&mut self, index: u32, eager: bool) {
         let task = &self.problem.tasks[index as usize];
         self.stack.push(Placed { task: index, eager, undo: self.undo.len() as u32 });
-        self.mark(index, task, true);
+        self.now.mark(self.problem, index, true);
         match task.form {
             Form::Read => {}
             Form::Known => {
                 for &(key, value) in self.problem.writes(task) {
-                    let old = self.set(key, value);
+                    let old = self.now.set(key, value);
                     self.undo.push((key, old));
                 }
             }
             Form::Blind => {
                 for at in 0..self.changes.len() {
                     let (key, _, new) = self.changes[at];
-                    let old = self.set(key, new);
+                    let old = self.now.set(key, new);
                     self.undo.push((key, old));
                 }
             }
-        }
-    }
-
-    /// Notes that a task is placed, or not any more.
-    fn mark(&mut self, index: u32, task: &Task, placed: bool) {
-        self.placed[index as usize] = placed;
-        self.hash ^= zobrist(u64::from(index));
-        if !task.mandatory {
-            return;
-        }
-        let change = if placed { u32::MAX } else { 1 };
-        for (_, value) in self.problem.checks(task).iter().filter(|check| check.1 != NONE) {
-            let needed = &mut self.needed[*value as usize];
-            *needed = needed.wrapping_add(change);
-        }
-        if placed {
-            self.left -= 1;
-            self.open.take(index);
-            self.due.take(index);
-        } else {
-            self.left += 1;
-            self.open.put_back(index);
-            self.due.put_back(index);
         }
     }
 
@@ -501,15 +430,15 @@ impl<'a> Search<'a> {
             let task = &self.problem.tasks[index as usize];
             while self.undo.len() > undo as usize {
                 if let Some((key, old)) = self.undo.pop() {
-                    self.set(key, old);
+                    self.now.set(key, old);
                 }
             }
-            self.mark(index, task, false);
+            self.now.mark(self.problem, index, false);
             if eager {
                 continue;
             }
             if task.mandatory {
-                return Some(Cursor::Mandatory(self.open.next[index as usize]));
+                return Some(Cursor::Mandatory(self.now.open.next[index as usize]));
             }
             let at = self.problem.optional.partition_point(|each| *each < index);
             return Some(Cursor::Optional(at as u32 + 1));
@@ -518,17 +447,17 @@ impl<'a> Search<'a> {
     }
 
     fn note_dead_end(&mut self) {
-        if self.left >= self.best.left {
+        if self.now.left >= self.best.left {
             return;
         }
-        let first = self.due.first();
+        let first = self.now.due.first();
         let mut misfits = Vec::new();
         if let Some(task) = self.problem.tasks.get(first as usize) {
-            let differs = |check: &&(u32, u32)| self.values[check.0 as usize] != check.1;
+            let differs = |check: &&(u32, u32)| self.now.values[check.0 as usize] != check.1;
             let checks = self.problem.checks(task).iter().filter(differs).take(4);
-            misfits.extend(checks.map(|(key, value)| (*key, self.values[*key as usize], *value)));
+            misfits.extend(checks.map(|(key, value)| (*key, self.now.values[*key as usize], *value)));
         }
         let task = ((first as usize) < self.problem.tasks.len()).then_some(first);
-        self.best = DeadEnd { left: self.left, task, misfits };
+        self.best = DeadEnd { left: self.now.left, task, misfits };
     }
 }

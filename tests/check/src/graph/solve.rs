@@ -43,25 +43,101 @@ type Conflict = Option<Choice>;
 pub struct Solver<'a> {
     graph: &'a Graph,
     choices: &'a [Choice],
-    /// Edges of the graph by source and by target.
-    forward: Lists,
-    backward: Lists,
-    /// Settled edges by source and by target.
-    more_forward: FastMap<u32, Vec<u32>>,
-    more_backward: FastMap<u32, Vec<u32>>,
-    edges: Vec<Edge>,
+    edges: Edges,
     latest: Vec<u64>,
     earliest: Vec<u64>,
     settled: Vec<bool>,
     choices_of: Lists,
     changes: Vec<Change>,
-    /// Choices to look at again, and which those are.
-    again: Vec<u32>,
-    is_again: Vec<bool>,
-    seen: Vec<u32>,
-    searches: u32,
+    again: Again,
+    visited: Visited,
     steps: u64,
     guesses: u64,
+}
+
+/// Edges of the graph, and settled ones beside them, by source and by target.
+struct Edges {
+    forward: Lists,
+    backward: Lists,
+    more_forward: FastMap<u32, Vec<u32>>,
+    more_backward: FastMap<u32, Vec<u32>>,
+    settled: Vec<Edge>,
+}
+
+impl Edges {
+    fn new(graph: &Graph) -> Edges {
+        let (count, edges) = (graph.names.len(), graph.edges.iter());
+        Edges {
+            forward: Lists::new(count, edges.clone().map(|(from, to, _)| (*from, *to))),
+            backward: Lists::new(count, edges.map(|(from, to, _)| (*to, *from))),
+            more_forward: FastMap::default(),
+            more_backward: FastMap::default(),
+            settled: Vec::new(),
+        }
+    }
+
+    fn after(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+        self.forward.of(node).iter().chain(self.more_forward.get(&node).into_iter().flatten()).copied()
+    }
+
+    fn before(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+        self.backward.of(node).iter().chain(self.more_backward.get(&node).into_iter().flatten()).copied()
+    }
+
+    fn push(&mut self, edge: Edge) {
+        let (from, to, _) = edge;
+        self.settled.push(edge);
+        self.more_forward.entry(from).or_default().push(to);
+        self.more_backward.entry(to).or_default().push(from);
+    }
+
+    fn pop(&mut self) {
+        if let Some((from, to, _)) = self.settled.pop() {
+            self.more_forward.entry(from).or_default().pop();
+            self.more_backward.entry(to).or_default().pop();
+        }
+    }
+}
+
+/// Choices to look at again, each once.
+struct Again {
+    list: Vec<u32>,
+    is_listed: Vec<bool>,
+}
+
+impl Again {
+    fn push(&mut self, choice: u32) {
+        if !std::mem::replace(&mut self.is_listed[choice as usize], true) {
+            self.list.push(choice);
+        }
+    }
+
+    fn pop(&mut self) -> Option<u32> {
+        let choice = self.list.pop()?;
+        self.is_listed[choice as usize] = false;
+        Some(choice)
+    }
+
+    fn clear(&mut self) {
+        self.list.drain(..).for_each(|choice| self.is_listed[choice as usize] = false);
+    }
+}
+
+/// Nodes that a walk has met, by the number of the walk.
+struct Visited {
+    in_walk: Vec<u32>,
+    walks: u32,
+}
+
+impl Visited {
+    fn begin(&mut self) {
+        self.walks += 1;
+    }
+
+    /// True for the first visit of a walk.
+    fn visit(&mut self, node: u32) -> bool {
+        std::mem::replace(&mut self.in_walk[node as usize], self.walks) != self.walks
+    }
 }
 
 /// Lists of numbers, one per node.
@@ -94,7 +170,6 @@ impl Lists {
 impl<'a> Solver<'a> {
     pub fn new(graph: &'a Graph, choices: &'a [Choice]) -> Solver<'a> {
         let count = graph.names.len();
-        let edges = graph.edges.iter();
         let of_choices = choices.iter().enumerate().flat_map(|(index, choice)| {
             let sides = choice.first.into_iter().chain(choice.second);
             sides.flat_map(move |(from, to, _)| [(from, index as u32), (to, index as u32)])
@@ -102,20 +177,14 @@ impl<'a> Solver<'a> {
         Solver {
             graph,
             choices,
-            forward: Lists::new(count, edges.clone().map(|(from, to, _)| (*from, *to))),
-            backward: Lists::new(count, edges.map(|(from, to, _)| (*to, *from))),
-            more_forward: FastMap::default(),
-            more_backward: FastMap::default(),
-            edges: Vec::new(),
+            edges: Edges::new(graph),
             latest: graph.invoked.clone(),
             earliest: graph.returned.clone(),
             settled: vec![false; choices.len()],
             choices_of: Lists::new(count, of_choices),
             changes: Vec::new(),
-            again: Vec::new(),
-            is_again: vec![false; choices.len()],
-            seen: vec![0; count],
-            searches: 0,
+            again: Again { list: Vec::new(), is_listed: vec![false; choices.len()] },
+            visited: Visited { in_walk: vec![0; count], walks: 0 },
             steps: 0,
             guesses: 0,
         }
@@ -160,18 +229,18 @@ impl<'a> Solver<'a> {
     }
 
     fn contradiction(self, choice: Option<Choice>) -> Solved {
-        Solved::No(Contradiction { edges: self.edges, choice, guesses: self.guesses })
+        Solved::No(Contradiction { edges: self.edges.settled, choice, guesses: self.guesses })
     }
 
     /// The bounds that follow from the graph's own edges. False: they contradict each other.
     fn spread_all(&mut self) -> bool {
         let count = self.graph.names.len();
-        let mut waits: Vec<u32> = (0..count as u32).map(|node| self.backward.of(node).len() as u32).collect();
+        let mut waits: Vec<u32> = (0..count as u32).map(|node| self.edges.backward.of(node).len() as u32).collect();
         let mut order: Vec<u32> = (0..count as u32).filter(|node| waits[*node as usize] == 0).collect();
         let mut at = 0;
         while let Some(&node) = order.get(at) {
             at += 1;
-            for &to in self.forward.of(node) {
+            for &to in self.edges.forward.of(node) {
                 self.latest[to as usize] = self.latest[to as usize].max(self.latest[node as usize]);
                 waits[to as usize] -= 1;
                 if waits[to as usize] == 0 {
@@ -180,7 +249,7 @@ impl<'a> Solver<'a> {
             }
         }
         for &node in order.iter().rev() {
-            for &from in self.backward.of(node) {
+            for &from in self.edges.backward.of(node) {
                 self.earliest[from as usize] = self.earliest[from as usize].min(self.earliest[node as usize]);
             }
         }
@@ -188,7 +257,7 @@ impl<'a> Solver<'a> {
     }
 
     fn look_again(&mut self, choice: u32) {
-        if !self.settled[choice as usize] && !std::mem::replace(&mut self.is_again[choice as usize], true) {
+        if !self.settled[choice as usize] {
             self.again.push(choice);
         }
     }
@@ -196,7 +265,6 @@ impl<'a> Solver<'a> {
     /// Settles what has only one possible side, until nothing changes.
     fn settle(&mut self) -> Result<(), Conflict> {
         while let Some(index) = self.again.pop() {
-            self.is_again[index as usize] = false;
             if self.settled[index as usize] {
                 continue;
             }
@@ -248,19 +316,17 @@ impl<'a> Solver<'a> {
 
     /// Whether edges lead from one node to another. Only nodes whose bounds allow it are visited.
     fn reaches(&mut self, from: u32, to: u32) -> bool {
-        self.searches += 1;
+        self.visited.begin();
         let (latest, earliest) = (self.latest[to as usize], self.earliest[to as usize]);
         let mut open = vec![from];
         while let Some(node) = open.pop() {
-            let more = self.more_forward.get(&node).map_or(&[][..], |more| more);
-            for &next in self.forward.of(node).iter().chain(more) {
+            for next in self.edges.after(node) {
                 self.steps += 1;
                 if next == to {
                     return true;
                 }
                 let at = next as usize;
-                if self.seen[at] != self.searches && self.latest[at] <= latest && self.earliest[at] <= earliest {
-                    self.seen[at] = self.searches;
+                if self.latest[at] <= latest && self.earliest[at] <= earliest && self.visited.visit(next) {
                     open.push(next);
                 }
             }
@@ -272,8 +338,6 @@ impl<'a> Solver<'a> {
     fn add(&mut self, edge: Edge) -> bool {
         let (from, to, _) = edge;
         self.edges.push(edge);
-        self.more_forward.entry(from).or_default().push(to);
-        self.more_backward.entry(to).or_default().push(from);
         self.changes.push(Change::Edge);
         let mut fits = self.raise(to, self.latest[from as usize]);
         fits &= self.lower(from, self.earliest[to as usize]);
@@ -291,8 +355,7 @@ impl<'a> Solver<'a> {
             self.changes.push(Change::Latest(node, *bound));
             *bound = latest;
             fits &= latest <= self.earliest[node as usize];
-            open.extend_from_slice(self.forward.of(node));
-            open.extend(self.more_forward.get(&node).into_iter().flatten());
+            open.extend(self.edges.after(node));
             self.changed(node);
         }
         fits
@@ -309,8 +372,7 @@ impl<'a> Solver<'a> {
             self.changes.push(Change::Earliest(node, *bound));
             *bound = earliest;
             fits &= self.latest[node as usize] <= earliest;
-            open.extend_from_slice(self.backward.of(node));
-            open.extend(self.more_backward.get(&node).into_iter().flatten());
+            open.extend(self.edges.before(node));
             self.changed(node);
         }
         fits
@@ -324,20 +386,13 @@ impl<'a> Solver<'a> {
     }
 
     fn undo(&mut self, mark: usize) {
-        for choice in self.again.drain(..) {
-            self.is_again[choice as usize] = false;
-        }
+        self.again.clear();
         for change in self.changes.drain(mark..).rev() {
             match change {
                 Change::Latest(node, before) => self.latest[node as usize] = before,
                 Change::Earliest(node, before) => self.earliest[node as usize] = before,
                 Change::Settled(choice) => self.settled[choice as usize] = false,
-                Change::Edge => {
-                    if let Some((from, to, _)) = self.edges.pop() {
-                        self.more_forward.entry(from).or_default().pop();
-                        self.more_backward.entry(to).or_default().pop();
-                    }
-                }
+                Change::Edge => self.edges.pop(),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Tier 0: a certificate (hazards.md 3.2). The logs fix what every operation saw; if one order agrees with all logs
+//! A certificate (hazards.md 3.2). The logs fix what every operation saw; if one order agrees with all logs
 //! and with real time, and replaying it gives every answer, the history is linearizable. The server is not trusted: a
 //! wrong log can only make it fail.
 
@@ -14,7 +14,7 @@ pub use replay::execute;
 use super::history::History;
 use super::verdict::Verdict;
 
-/// What tier 0 found.
+/// What it found.
 #[derive(Debug)]
 pub struct Certificate {
     /// The verdict.
@@ -29,7 +29,7 @@ pub struct Certificate {
 pub fn check(history: &History) -> Certificate {
     let fail = |verdict| Certificate { verdict, order: Vec::new(), judged: None };
     if history.log.is_empty() {
-        return fail(Verdict::Unknown("tier 0 needs the replicas' logs, and none was given".into()));
+        return fail(Verdict::Unknown("the certificate needs the replicas' logs, and none was given".into()));
     }
     if let Some(complaint) = history.impossible.first() {
         return fail(complained(complaint));

@@ -1,4 +1,4 @@
-//! Tier 1b: the graph form (hazards.md 3.4). Slower than tier 1 to pass a history, but a failure is a cycle that
+//! The graph form (hazards.md 3.4). Slower than the search to pass a history, but a failure is a cycle that
 //! people can read. Needs unique values (E1), previous values in answers (E2) and known outcomes; keys of writes with
 //! unknown ones are left out, and then it can fail a history but not pass it.
 
@@ -8,11 +8,11 @@ mod solve;
 use lives::{Choice, lives};
 use solve::{Contradiction, Solved, Solver};
 
+use super::certificate::Judged;
 use super::cycle::Graph;
 use super::facts::facts;
 use super::history::History;
-use super::tier0::Judged;
-use super::tier1::problem::Problem;
+use super::search::problem::Problem;
 use super::verdict::{Link, Verdict, Violation, reason, short};
 
 /// Checks what clients saw. `judged`, if given, says which unanswered operations happened.

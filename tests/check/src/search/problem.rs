@@ -1,11 +1,11 @@
 //! A history as the search wants it: what each operation must find and what it leaves, which ones must be placed and by
 //! when, and what rules P3 and P4 need to know.
 
+use super::super::certificate::Judged;
 use super::super::event::NEVER;
 use super::super::facts::{Facts, NOBODY};
 use super::super::history::{History, Kind, Operation, Step};
 use super::super::intern::NONE;
-use super::super::tier0::Judged;
 
 /// How an operation is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

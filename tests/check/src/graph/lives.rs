@@ -6,7 +6,7 @@ use super::super::event::NEVER;
 use super::super::facts::{Facts, NOBODY, START};
 use super::super::history::History;
 use super::super::intern::NONE;
-use super::super::tier1::problem::{Form, Problem};
+use super::super::search::problem::{Form, Problem};
 use super::super::verdict::{Why, short};
 
 /// An edge that would settle a choice.
