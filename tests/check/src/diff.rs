@@ -7,10 +7,10 @@ use super::brute::is_linearizable;
 use super::event::{Event, Invoke, NEVER, Output, Return, Status};
 use super::generate::{Gate, Shape, events};
 use super::history::History;
-use super::random::Random;
 use super::search::Limits;
 use super::verdict::Verdict;
 use super::{certificate, graph, search};
+use coppice_testkit::random::Random;
 
 /// Names of the planted bugs of the checkers, each of which `diff` must catch.
 pub const MUTANTS: [&str; 7] = [

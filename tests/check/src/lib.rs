@@ -19,7 +19,6 @@ pub mod history;
 pub mod intern;
 pub mod json;
 pub mod marks;
-pub mod random;
 pub mod read;
 pub mod record;
 pub mod search;

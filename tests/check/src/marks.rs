@@ -118,7 +118,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::random::Random;
+    use coppice_testkit::random::Random;
 
     /// Whether what is present obeys the kind's rule; `born`: it was somewhere once.
     fn holds(kind: Kind, present: &BTreeSet<usize>, born: bool) -> bool {

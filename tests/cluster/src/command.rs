@@ -262,7 +262,7 @@ pub fn beside() -> std::io::Result<PathBuf> {
 fn seed_of_now() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     // 32 bits are enough to tell runs apart, and short enough to be typed.
-    coppice_check::random::Random::of(now.as_nanos() as u64, u64::from(std::process::id())).next() >> 32
+    coppice_testkit::random::Random::of(now.as_nanos() as u64, u64::from(std::process::id())).next() >> 32
 }
 
 /// Set by Ctrl-C: the round is ended and judged as it is. A second one ends the program.

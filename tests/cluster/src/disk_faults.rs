@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-use coppice_check::random::Random;
+use coppice_testkit::random::Random;
 
 use super::nemesis::{Broken, Nemesis, names};
 use super::strace::{LOG_WRITER, Tracer};

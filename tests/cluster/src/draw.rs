@@ -7,8 +7,8 @@ use std::ops::Range;
 use bytes::Bytes;
 use coppice_check::event::{Call, Text};
 use coppice_check::marks::Told;
-use coppice_check::random::Random;
 use coppice_client::{Operation, ReadMode};
+use coppice_testkit::random::Random;
 
 use super::climb::Climb;
 use super::space::Space;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use planted::failpoints::{ALL, Failpoint};
 use serde_json::{Value, json};
 
-use coppice_check::random::Random;
+use coppice_testkit::random::Random;
 
 /// So many failpoints are drawn, of which that is armed which was armed least.
 const CANDIDATES: usize = 4;

@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use coppice_check::random::Random;
 use coppice_client::wire::NodeId;
+use coppice_testkit::random::Random;
 
 use super::failpoints::Failpoints;
 use super::kinds::Kind;

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use coppice_check::cli::{Checker, Line};
 use coppice_check::event::{Head, Text};
-use coppice_check::random::Random;
 use coppice_check::record::Recorder;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ConfigRow, InitRequest, NodeId};
 use coppice_client::{Admin, Client, Config, Operation, Range, ReadMode};
 use coppice_server::demo::certs::{self, Certs};
+use coppice_testkit::random::Random;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use coppice_check::random::Random;
 use coppice_client::admin::Error;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{AdminError, ChangeId, MapReply, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 use coppice_client::{Admin, Config};
+use coppice_testkit::random::Random;
 use tokio::runtime::Runtime;
 
 use super::kinds::Kind;

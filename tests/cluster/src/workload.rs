@@ -10,9 +10,9 @@ use std::time::Duration;
 use coppice_btree::OpResult;
 use coppice_check::event::{Call, Output, Position};
 use coppice_check::marks::Told as Moved;
-use coppice_check::random::Random;
 use coppice_check::record::{Answer, Recorder};
 use coppice_client::{Client, Command, Error, Operation, Output as Told, Range, ReadMode};
+use coppice_testkit::random::Random;
 use coppice_words::{position, text};
 
 use super::draw::{Draw, Drawer, call_of};

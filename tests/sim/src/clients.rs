@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use coppice_btree::{OpResult, Value};
 use coppice_check::event::{Call, Output as Told, Text, Ticket};
-use coppice_check::random::Random;
 use coppice_client::command::{Answer, Command, Operation, Output, RangeCall, ReadMode};
 use coppice_client::config::Config;
 use coppice_client::error::Error;
 use coppice_client::session::{CallKey, Effect, Input, Request, Session, SubmitError};
 use coppice_client::time::Time;
 use coppice_client::wire::{ClientId, Part, Position, ScanOptions};
+use coppice_testkit::random::Random;
 
 use super::account::End;
 use super::endpoints::Line;

@@ -16,13 +16,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use coppice_check::random::Random;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::ReplicaId;
 use coppice_server::datadir::witnesses::Known as Witnesses;
 use coppice_server::net::handshake::standing;
 use coppice_server::vetting::Vetting;
+use coppice_testkit::random::Random;
 
 use super::control::own;
 use super::events::Event;

@@ -8,7 +8,7 @@ use coppice_core::wire::codec::Body;
 use coppice_core::wire::peer::{self, Envelope};
 use coppice_server::net::peer_frame::{self, FRAME_BYTES_MAX, MESSAGES, MULTICAST};
 
-use coppice_check::random::Random;
+use coppice_testkit::random::Random;
 
 fn whole(kind: u8, mut body: Body) -> Vec<u8> {
     let body: Vec<u8> = body.take_pieces().concat();

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use coppice_check::random::Random;
+use coppice_testkit::random::Random;
 
 use super::faults::{Fault, Kind, Target};
 use super::plan::{MS, Plan, ServerPlan, Workload};

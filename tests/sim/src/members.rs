@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use coppice_check::random::Random;
 use coppice_client::map::{Entry, NodeInfo, NodeState, PartitionMap, Role};
 use coppice_client::wire::{NodeId, Shape};
+use coppice_testkit::random::Random;
 
 use super::clients::key;
 use super::coverage::Coverage;

@@ -1,6 +1,6 @@
 //! Messages between nodes on their way: delay, loss, copies, cuts. It does not know what they say.
 
-use coppice_check::random::Random;
+use coppice_testkit::random::Random;
 
 use super::plan::{MS, Nanos, Network, Purpose, random};
 

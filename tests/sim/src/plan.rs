@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use coppice_btree::Capacity;
-use coppice_check::random::Random;
 use coppice_ordering::{CoordinatorSettings, Reads, Settings};
+use coppice_testkit::random::Random;
 use serde::{Deserialize, Serialize};
 
 use super::faults::{Fault, schedule};

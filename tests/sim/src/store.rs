@@ -8,7 +8,6 @@ use std::io;
 use std::rc::Rc;
 
 use coppice_btree::Capacity;
-use coppice_check::random::Random;
 use coppice_client::wire::PartitionId;
 use coppice_core::replay::Replay;
 use coppice_core::snapshot::LoadedSnapshot;
@@ -18,6 +17,7 @@ use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::engine::{self, Found, Progress};
 use coppice_server::log::segment::Drawn;
 use coppice_server::log::{Append, Disk, Engine, FileEffect, FileName, Geometry, LogError};
+use coppice_testkit::random::Random;
 
 use super::plan::{Plan, Purpose, random};
 

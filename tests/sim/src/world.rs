@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_check::random::Random;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId, ReplicaId as WireReplica};
 use coppice_core::replica::Input;
 use coppice_core::sessions::SessionLimits;
 use coppice_ordering::{Instance, ReplicaId};
+use coppice_testkit::random::Random;
 
 use super::account::Account;
 use super::clients::{Client, key};

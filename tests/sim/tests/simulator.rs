@@ -28,7 +28,8 @@ fn a_seed_can_be_replayed_and_its_history_judged_apart() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let lines = std::fs::read_to_string(trace).expect("a trace").lines().count();
     assert!(lines > 100, "{lines}");
-    let judged = judge(&History::load(&[history.to_owned()]).expect("a history"), &[Checker::Certificate, Checker::Search]);
+    let judged =
+        judge(&History::load(&[history.to_owned()]).expect("a history"), &[Checker::Certificate, Checker::Search]);
     std::fs::remove_dir_all(&directory).expect("removed");
     assert!(judged.lines.iter().all(|line| matches!(line.verdict, "PASS" | "-")), "{:?}", judged.lines);
 }

@@ -13,6 +13,7 @@ pub mod caught;
 pub mod hazards;
 pub mod poll;
 pub mod process;
+pub mod random;
 pub mod say;
 pub mod serve;
 pub mod variant;

@@ -12,8 +12,8 @@ use clap::{Args, ValueEnum};
 
 use super::diff::plant;
 use super::event::Event;
-use super::random::Random;
 use super::write::write as write_event;
+use coppice_testkit::random::Random;
 
 /// When replies behind a ticket leave (protocol.md 3 and 4, release rule).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::super::event::{Call, Entry, Event, Head, Invoke, Output, Position, Return, Status, Text, Ticket};
 use super::super::marks::{Kind, Mark, Move, Told};
-use super::super::random::Random;
 use super::Shape;
 use super::store::{Bytes, Store};
+use coppice_testkit::random::Random;
 
 /// An operation in flight.
 struct Flying {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::super::event::{Call, Change, Entry, Event, LogLine, Output, Position, Text, Ticket};
-use super::super::random::Random;
 use super::{Gate, Shape};
+use coppice_testkit::random::Random;
 
 pub type Bytes = Text<'static>;
 

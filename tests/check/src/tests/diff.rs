@@ -3,10 +3,10 @@
 use super::super::diff::{compare_all, plant};
 use super::super::generate::{Gate, Shape, events};
 use super::super::history::History;
-use super::super::random::Random;
 use super::super::search::Limits;
 use super::super::verdict::Verdict;
 use super::super::{certificate, graph, search};
+use coppice_testkit::random::Random;
 
 #[test]
 fn the_checkers_agree_with_brute_force() {

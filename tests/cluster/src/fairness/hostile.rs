@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use coppice_btree::Op;
-use coppice_check::random::Random;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
     AdminRequest, ClientId, Frame, FrameDecoder, Hello, Kind as Wire, NodeId, OpenRequest, PACK_BYTES_MAX, PROTOCOL,
     PackWriter, PartitionId, RangeRequest, ReadRequest, Refusal, Replies, ScanOptions, SessionId, StatusGet,
     encode_frame, put_varint,
 };
+use coppice_testkit::random::Random;
 
 use super::is_over;
 use super::target::{BIG, Victim};

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use coppice_check::random::Random;
+use coppice_testkit::random::Random;
 use coppice_testkit::say;
 
 use self::guests::Served;

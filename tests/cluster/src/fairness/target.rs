@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use coppice_btree::Value;
-use coppice_check::random::Random;
 use coppice_client::wire::{InitRequest, PartitionId};
 use coppice_client::{Admin, Client, Config};
+use coppice_testkit::random::Random;
 
 use super::steps::Steps;
 use crate::nodes::{Nodes, Plan, draw_ports};

@@ -4,7 +4,7 @@ mod apply;
 pub mod scenarios;
 pub mod triggers;
 
-use coppice_check::random::Random;
+use coppice_testkit::random::Random;
 use serde::{Deserialize, Serialize};
 
 use crate::copies::Copies;

@@ -1,6 +1,6 @@
 //! Faults that belong together: what goes wrong, and what makes that matter.
 
-use coppice_check::random::Random;
+use coppice_testkit::random::Random;
 
 use super::triggers::Moment;
 use super::{Fault, Kind, SAFETY_MAX, Target, change, length, target};

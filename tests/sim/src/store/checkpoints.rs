@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use coppice_check::random::Random;
 use coppice_client::wire::PartitionId;
 use coppice_ordering::Instance;
 use coppice_server::checkpoint::life::{self, Act, Busy, GENERATIONS, Opening};
+use coppice_testkit::random::Random;
 
 use super::Saved;
 

@@ -1,11 +1,11 @@
 //! A disk that does not give what was written: changed bytes, blocks written elsewhere, blocks read from elsewhere.
 
-use coppice_check::random::Random;
 use coppice_core::replay::{Entry, GroupReplay, Replay};
 use coppice_ordering::{Ballot, Configuration, Instance, Lsn, RecoveredGroup};
 use coppice_server::log::engine::Found;
 use coppice_server::log::segment::{BadHeader, Header};
 use coppice_server::log::{Disk, FileName, LogError};
+use coppice_testkit::random::Random;
 
 use super::sim_disk::SimDisk;
 use super::{Saved, Store};
