@@ -8,7 +8,7 @@ const SLOTS: u32 = 1_024;
 
 /// What a load did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Filled {
+pub struct FillResult {
     /// Keys that are there now.
     pub keys: u64,
     /// Of those, keys that were there before and kept their value.
@@ -32,11 +32,11 @@ pub fn by_puts<T: Target>(
     entries: u64,
     value_bytes: u32,
     mut told: impl FnMut(u64),
-) -> Result<Filled, String> {
+) -> Result<FillResult, String> {
     let mut requests = keys(space, entries).enumerate();
     let mut free: Vec<u32> = (0..SLOTS).collect();
     let mut done: Vec<Done> = Vec::new();
-    let mut filled = Filled::default();
+    let mut filled = FillResult::default();
     loop {
         while let Some(slot) = free.pop() {
             let Some((index, key)) = requests.next() else {
@@ -63,23 +63,23 @@ pub fn by_puts<T: Target>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::simulated::{Service, Simulated};
+    use crate::target::simulated::{Service, SimulatedTarget};
 
     #[test]
     fn every_key_is_put_once_and_told() {
-        let mut target = Simulated::new(4, Service::Fixed(1_000));
+        let mut target = SimulatedTarget::new(4, Service::Fixed(1_000));
         let mut last = 0;
         let space = KeySpace::even(4);
         let filled = by_puts(&mut target, &space, 10_001, 8, |done| {
             assert!(done >= last);
             last = done;
         });
-        assert_eq!((filled, last), (Ok(Filled { keys: 10_001, present: 0 }), 10_001));
+        assert_eq!((filled, last), (Ok(FillResult { keys: 10_001, present: 0 }), 10_001));
     }
 
     #[test]
     fn the_first_refusal_ends_a_load() {
-        let mut target = Simulated::new(1, Service::Fixed(1)).refusing(|n| (n == 5_000).then_some(End::Busy));
+        let mut target = SimulatedTarget::new(1, Service::Fixed(1)).refusing(|n| (n == 5_000).then_some(End::Busy));
         assert!(by_puts(&mut target, &KeySpace::even(1), 10_000, 8, |_| {}).is_err());
     }
 

@@ -6,7 +6,7 @@ use super::args::{FillArgs, Global, Output};
 use super::failure::{Exit, Failure};
 use super::progress::Progress;
 use super::store::{Description, Store};
-use crate::fill::Filled;
+use crate::fill::FillResult;
 use crate::metrics::Sample;
 use crate::say::say;
 use crate::units::{print_count, significant};
@@ -54,7 +54,7 @@ fn settle(description: &Description, keys: u64) {
 }
 
 /// The same without a word on stdout: what was filled, into what, and the seconds that it took.
-pub fn fill_quietly(args: &FillArgs, global: &Global) -> Result<(Filled, Description, f64), Failure> {
+pub fn fill_quietly(args: &FillArgs, global: &Global) -> Result<(FillResult, Description, f64), Failure> {
     let store = Store::new(args.target, global)?;
     let description = store.describe()?;
     let began = Instant::now();
@@ -69,7 +69,7 @@ pub fn load(
     entries: u64,
     value_bytes: u64,
     quiet: bool,
-) -> Result<Filled, Failure> {
+) -> Result<FillResult, Failure> {
     let value_bytes = value_bytes_checked(value_bytes)?;
     let progress = Progress::new(entries, quiet);
     let began = Instant::now();

@@ -43,7 +43,7 @@ struct Step {
 }
 
 /// Everything that is settled before the first request.
-struct Prepared<'a> {
+struct PreparedRun<'a> {
     args: &'a RunArgs,
     global: &'a Global,
     store: Store,
@@ -92,7 +92,7 @@ pub fn measure(args: &RunArgs, global: &Global) -> Result<Summary, Failure> {
     }
 }
 
-fn unanswered(prepared: &Prepared<'_>, summary: &Summary) -> Failure {
+fn unanswered(prepared: &PreparedRun<'_>, summary: &Summary) -> Failure {
     let cause = summary.first_error.clone().unwrap_or_else(|| "no answer within the run".to_owned());
     Failure::unavailable(NOTHING_ANSWERED, prepared.store.place(), cause)
 }
@@ -106,7 +106,7 @@ fn exit_of(summary: &Summary) -> Exit {
     }
 }
 
-fn prepare<'a>(args: &'a RunArgs, global: &'a Global) -> Result<Prepared<'a>, Failure> {
+fn prepare<'a>(args: &'a RunArgs, global: &'a Global) -> Result<PreparedRun<'a>, Failure> {
     let (mix, records) = mix_of(args)?;
     let store = Store::new(args.target, global)?;
     if args.wait_replicas > 0 && matches!(store, Store::Native(_)) {
@@ -132,7 +132,7 @@ fn prepare<'a>(args: &'a RunArgs, global: &'a Global) -> Result<Prepared<'a>, Fa
         preload(args, global, &store, &description, &plan)?;
     }
     let admin = if args.metrics.is_empty() { description.admin.clone() } else { args.metrics.clone() };
-    Ok(Prepared { args, global, store, description, plan: Arc::new(plan), admin, epoch: Instant::now() })
+    Ok(PreparedRun { args, global, store, description, plan: Arc::new(plan), admin, epoch: Instant::now() })
 }
 
 /// `--cross-percent` and `--partitions` are taken only where they work.
@@ -237,7 +237,7 @@ fn check_updates(mix: &Mix, updates: u32, value_bytes: u32) -> Result<(), Failur
     Ok(())
 }
 
-impl Prepared<'_> {
+impl PreparedRun<'_> {
     /// Clients, or requests per second.
     fn load(&self) -> f64 {
         self.args.rate.unwrap_or_else(|| self.args.clients.unwrap_or(64)).max(1) as f64
@@ -429,7 +429,7 @@ struct Watcher<'a> {
 }
 
 impl<'a> Watcher<'a> {
-    fn new(prepared: &'a Prepared<'a>, timeline: &Timeline, workers: u32) -> Watcher<'a> {
+    fn new(prepared: &'a PreparedRun<'a>, timeline: &Timeline, workers: u32) -> Watcher<'a> {
         Watcher {
             progress: Progress::new(timeline.end() / 1_000_000, prepared.global.quiet),
             admin: &prepared.admin,

@@ -9,7 +9,7 @@ use coppice_client::tls::{Files, Tls};
 
 use super::args::{Global, TargetName};
 use super::failure::Failure;
-use crate::fill::{self, Filled};
+use crate::fill::{self, FillResult};
 use crate::metrics::{self, Sample};
 use crate::record::History;
 use crate::runner::{self, Orders, Tally, Watch};
@@ -143,7 +143,7 @@ impl Store {
         entries: u64,
         value_bytes: u32,
         told: impl FnMut(u64),
-    ) -> Result<Filled, Failure> {
+    ) -> Result<FillResult, Failure> {
         let filled = match self {
             Store::Native(options) => contact::load(options, keys, entries, value_bytes, told),
             Store::Resp(options) => Resp::connect(options, Instant::now())

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::engine::{self, Orders};
 use super::{Pace, Tally, Timeline};
-use crate::target::simulated::{Service, Simulated};
+use crate::target::simulated::{Service, SimulatedTarget};
 use crate::target::{End, Nanos};
 use crate::units::Think;
 use crate::workload::{KeySpace, Mix, Plan, Source, ValueForm};
 
 const MS: Nanos = 1_000_000;
 
-fn run(target: &mut Simulated, workload: &str, pace: Pace, seconds: u64, trim: u64) -> Tally {
+fn run(target: &mut SimulatedTarget, workload: &str, pace: Pace, seconds: u64, trim: u64) -> Tally {
     let plan = Arc::new(Plan {
         mix: Mix::named(workload).unwrap(),
         keys: KeySpace::even(4),
@@ -42,7 +42,7 @@ fn closed_loops_obey_littles_law() {
         (900, (0, 10), 4, Service::Even(MS / 10, MS)),
         (8, (5, 5), 8, Service::Fixed(3 * MS)),
     ] {
-        let tally = run(&mut Simulated::new(servers, service), "mixed", closed(clients, think), 20, 2);
+        let tally = run(&mut SimulatedTarget::new(servers, service), "mixed", closed(clients, think), 20, 2);
         let throughput = tally.ends().ok as f64 / 16.0;
         let response = tally.latency().mean() / 1e9;
         let pause = (think.0 + think.1) as f64 / 2e3;
@@ -54,7 +54,7 @@ fn closed_loops_obey_littles_law() {
 /// A closed loop would see one slow request per client in a stall; an open one charges it to all that were due.
 #[test]
 fn an_open_loop_charges_a_stall_to_every_request_that_it_delayed() {
-    let target = || Simulated::new(1, Service::Fixed(MS / 100)).stalled(5_000 * MS, 6_000 * MS);
+    let target = || SimulatedTarget::new(1, Service::Fixed(MS / 100)).stalled(5_000 * MS, 6_000 * MS);
     let open = run(&mut target(), "put", Pace::Open { rate: 1_000.0, offset: 0, slots: 10_000 }, 10, 0);
     // Due in the stall's first half: 500 requests that wait longer than half a second.
     let slow = |tally: &Tally| tally.latency().count_between(500 * MS, 2_000 * MS);
@@ -67,7 +67,7 @@ fn an_open_loop_charges_a_stall_to_every_request_that_it_delayed() {
 /// With too few slots the requests wait for one, and their time runs all the same.
 #[test]
 fn waiting_for_a_slot_counts_as_latency() {
-    let stalled = || Simulated::new(1, Service::Fixed(MS / 100)).stalled(5_000 * MS, 6_000 * MS);
+    let stalled = || SimulatedTarget::new(1, Service::Fixed(MS / 100)).stalled(5_000 * MS, 6_000 * MS);
     let few = run(&mut stalled(), "put", Pace::Open { rate: 1_000.0, offset: 0, slots: 4 }, 10, 0);
     let many = run(&mut stalled(), "put", Pace::Open { rate: 1_000.0, offset: 0, slots: 10_000 }, 10, 0);
     let (few, many) = (few.latency(), many.latency());
@@ -81,7 +81,7 @@ fn waiting_for_a_slot_counts_as_latency() {
 fn an_open_loop_above_capacity_says_what_it_never_sent() {
     // 100 per second are possible, 1 000 are due.
     let tally = run(
-        &mut Simulated::new(1, Service::Fixed(10 * MS)),
+        &mut SimulatedTarget::new(1, Service::Fixed(10 * MS)),
         "put",
         Pace::Open { rate: 1_000.0, offset: 0, slots: 10 },
         10,
@@ -98,7 +98,7 @@ fn an_open_loop_above_capacity_says_what_it_never_sent() {
 /// papers.md A10: figures with and without the head differ when a slow start is planted.
 #[test]
 fn a_slow_start_is_trimmed_away() {
-    let slow_start = || Simulated::new(1, Service::Fixed(MS)).stalled(0, 1_500 * MS);
+    let slow_start = || SimulatedTarget::new(1, Service::Fixed(MS)).stalled(0, 1_500 * MS);
     let all = run(&mut slow_start(), "put", closed(4, (0, 0)), 20, 0);
     let trimmed = run(&mut slow_start(), "put", closed(4, (0, 0)), 20, 2);
     assert!(all.latency().max() > 1_400 * MS && all.trimmed == 4);
@@ -116,7 +116,7 @@ fn ends_that_are_not_answers_are_counted_apart_and_have_no_latency() {
         9 => Some(End::Unknown),
         _ => None,
     };
-    let mut target = Simulated::new(4, Service::Fixed(MS)).refusing(refused);
+    let mut target = SimulatedTarget::new(4, Service::Fixed(MS)).refusing(refused);
     let tally = run(&mut target, "put", Pace::Open { rate: 1_000.0, offset: 0, slots: 100 }, 10, 0);
     let ends = tally.ends();
     assert_eq!((ends.busy, ends.failed, ends.unknown), (1_000, 1_000, 1_000));
@@ -127,14 +127,14 @@ fn ends_that_are_not_answers_are_counted_apart_and_have_no_latency() {
 
 #[test]
 fn silence_ends_as_unknown_when_patience_does() {
-    let mut target = Simulated::new(1, Service::Fixed(MS)).stalled(500 * MS, 3_600_000 * MS);
+    let mut target = SimulatedTarget::new(1, Service::Fixed(MS)).stalled(500 * MS, 3_600_000 * MS);
     let tally = run(&mut target, "put", closed(3, (0, 0)), 2, 0);
     assert_eq!(tally.ends().unknown, 3);
 }
 
 #[test]
 fn a_read_modify_write_is_one_request_and_two_commands() {
-    let tally = run(&mut Simulated::new(1, Service::Fixed(MS)), "ycsb-f", closed(1, (0, 0)), 10, 0);
+    let tally = run(&mut SimulatedTarget::new(1, Service::Fixed(MS)), "ycsb-f", closed(1, (0, 0)), 10, 0);
     let (requests, commands) = (tally.ends().ok as f64, tally.commands() as f64);
     // Half of the requests take 2 ms, half 1 ms.
     assert!((commands / requests - 1.5).abs() < 0.02 && (commands - 10_000.0).abs() < 10.0, "{commands}/{requests}");
@@ -142,7 +142,7 @@ fn a_read_modify_write_is_one_request_and_two_commands() {
 
 #[test]
 fn tallies_of_workers_add_up() {
-    let one = |clients| run(&mut Simulated::new(1, Service::Fixed(MS)), "mixed", closed(clients, (0, 0)), 4, 1);
+    let one = |clients| run(&mut SimulatedTarget::new(1, Service::Fixed(MS)), "mixed", closed(clients, (0, 0)), 4, 1);
     let (mut sum, other) = (one(1), one(4));
     let (a, b) = (sum.ends().total(), other.ends().total());
     sum.merge(&other);

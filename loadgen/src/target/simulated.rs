@@ -19,7 +19,7 @@ pub enum Service {
 
 /// First come, first served, by several servers; stalls at will.
 #[derive(Debug)]
-pub struct Simulated {
+pub struct SimulatedTarget {
     now: Nanos,
     free_at: Vec<Nanos>,
     service: Service,
@@ -32,10 +32,10 @@ pub struct Simulated {
     ends: BinaryHeap<Reverse<(Nanos, u64, u32, u8)>>,
 }
 
-impl Simulated {
+impl SimulatedTarget {
     /// Idle servers at time 0.
-    pub fn new(servers: usize, service: Service) -> Simulated {
-        Simulated {
+    pub fn new(servers: usize, service: Service) -> SimulatedTarget {
+        SimulatedTarget {
             now: 0,
             free_at: vec![0; servers],
             service,
@@ -48,13 +48,13 @@ impl Simulated {
     }
 
     /// The same, standing still between two times.
-    pub fn stalled(mut self, from: Nanos, to: Nanos) -> Simulated {
+    pub fn stalled(mut self, from: Nanos, to: Nanos) -> SimulatedTarget {
         self.stalls.push((from, to));
         self
     }
 
     /// The same, refusing some requests by their number.
-    pub fn refusing(mut self, refused: fn(u64) -> Option<End>) -> Simulated {
+    pub fn refusing(mut self, refused: fn(u64) -> Option<End>) -> SimulatedTarget {
         self.refused = refused;
         self
     }
@@ -69,7 +69,7 @@ impl Simulated {
 
 const ENDS: [End; 4] = [End::Ok, End::Failed, End::Busy, End::Unknown];
 
-impl Target for Simulated {
+impl Target for SimulatedTarget {
     fn now(&self) -> Nanos {
         self.now
     }

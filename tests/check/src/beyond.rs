@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::certificate::Judged;
+use super::certificate::LogFindings;
 use super::event::{NEVER, Position};
 use super::history::{History, Kind, LogKind, Operation};
 use super::intern::NONE;
@@ -21,7 +21,7 @@ pub enum Finding {
 }
 
 /// The id of each check, what it is, and what it found. `judged`: the logs, if they could be judged.
-pub fn checks(history: &History, judged: Option<&Judged>) -> Vec<(&'static str, &'static str, Finding)> {
+pub fn checks(history: &History, judged: Option<&LogFindings>) -> Vec<(&'static str, &'static str, Finding)> {
     vec![
         ("B1", "replicas agree on logs and digests", agreement(history)),
         ("B2", "tickets increase, and stand in one order in all logs", tickets(history, judged)),
@@ -64,7 +64,7 @@ pub fn agreement(history: &History) -> Finding {
 }
 
 /// B2. That each `prev` fits and tickets increase is part of judging the logs.
-fn tickets(history: &History, judged: Option<&Judged>) -> Finding {
+fn tickets(history: &History, judged: Option<&LogFindings>) -> Finding {
     let Some(judged) = judged else {
         let places = history.log_kinds.iter().filter(|kind| matches!(kind, LogKind::Place { .. })).count();
         return if places == 0 { Finding::Nothing } else { Finding::Fail("the logs could not be judged".into()) };

@@ -47,7 +47,7 @@ pub enum Move {
 
 /// What was told of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum MoveResult {
     /// Done, as it must be: the insert found nothing, the delete something.
     Done,
     /// Surely without effect, now and later.
@@ -94,11 +94,11 @@ impl Mark {
 
     /// Takes in what was told of [`Mark::next`]. False: nothing more may be done with this mark, ever: its last move
     /// may take effect at any time.
-    pub fn told(&mut self, told: Told) -> bool {
+    pub fn told(&mut self, told: MoveResult) -> bool {
         match told {
-            Told::Refused => return true,
-            Told::Unknown => return false,
-            Told::Done => {}
+            MoveResult::Refused => return true,
+            MoveResult::Unknown => return false,
+            MoveResult::Done => {}
         }
         match (self.kind, self.next()) {
             (Kind::Ladder, Move::Insert(_)) => self.steps += 1,
@@ -144,14 +144,14 @@ mod tests {
                 };
                 assert!(done, "{kind:?}: {next:?} of {present:?}");
                 assert!(holds(kind, &after, born), "{kind:?}: {next:?} of {present:?}");
-                let told = [Told::Done, Told::Done, Told::Done, Told::Refused][random.below(4)];
+                let told = [MoveResult::Done, MoveResult::Done, MoveResult::Done, MoveResult::Refused][random.below(4)];
                 if random.chance(15) {
                     // Given up before or after its effect: either is right for ever.
-                    assert!(!mark.told(Told::Unknown));
+                    assert!(!mark.told(MoveResult::Unknown));
                     break;
                 }
                 assert!(mark.told(told));
-                if told == Told::Done {
+                if told == MoveResult::Done {
                     (present, born) = (after, true);
                 }
                 assert!(holds(kind, &present, born), "{kind:?} {present:?}");
@@ -165,7 +165,7 @@ mod tests {
             let mut mark = Mark::new(kind, 3);
             let step = |_| {
                 let next = mark.next();
-                assert!(mark.told(Told::Done));
+                assert!(mark.told(MoveResult::Done));
                 match next {
                     Move::Insert(at) => at as i32 + 1,
                     Move::Delete(at) => -(at as i32 + 1),

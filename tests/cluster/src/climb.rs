@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use coppice_client::Operation;
 
-use coppice_check::marks::{Kind, Mark, Move, Told};
+use coppice_check::marks::{Kind, Mark, Move, MoveResult};
 
 /// Steps of a ladder.
 const STEPS: usize = 4;
@@ -73,7 +73,7 @@ impl Climb {
     }
 
     /// What became of the write drawn last, if that was a move.
-    pub fn told(&mut self, told: Told) {
+    pub fn told(&mut self, told: MoveResult) {
         let Some((mark, _)) = self.now.as_mut().filter(|_| self.waits) else { return };
         self.waits = false;
         if !mark.told(told) {
@@ -94,7 +94,7 @@ mod tests {
         while climb.may_begin() {
             let step = climb.step(&[0..4, 4..8], |region| format!("{:05}", region.start), "3.1".to_owned());
             assert!(matches!(step, Operation::Insert { .. }) && keys.insert(step.key().to_vec()), "{step:?}");
-            climb.told(Told::Unknown);
+            climb.told(MoveResult::Unknown);
             assert!(!climb.hurries());
             moves += 1;
         }

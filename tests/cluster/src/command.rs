@@ -16,7 +16,7 @@ use planted::failpoints::{ALL, Failpoint};
 use super::failpoints::{Failpoints, armable};
 use super::kinds::{Kind, kernel_obstacle, possible, unmade};
 use super::report::{self, Report};
-use super::round::{Ended, Limits, Setup, round};
+use super::round::{Limits, RoundResult, Setup, round};
 
 /// Exits (operations.md 2).
 const FAILED: u8 = 1;
@@ -36,75 +36,75 @@ pub enum Output {
 pub struct Arguments {
     /// Kinds of faults, separated by commas; `none`: only the workload
     #[arg(long, value_delimiter = ',', default_value = "kill,pause,cut", value_parser = kind, value_name = "KIND,..")]
-    nemesis: Vec<Option<Kind>>,
+    pub nemesis: Vec<Option<Kind>>,
     /// How long [default: 60s, unless --ops or --count is given]
     #[arg(long, value_parser = parse_time, value_name = "TIME")]
-    time: Option<Duration>,
+    pub time: Option<Duration>,
     /// Until so many operations were asked for, such as 1e6
     #[arg(long, value_parser = number, value_name = "N")]
-    ops: Option<u64>,
+    pub ops: Option<u64>,
     /// Until so many faults were made; every node that is killed counts one
     #[arg(long, alias = "kills", value_parser = number, value_name = "N")]
-    count: Option<u64>,
+    pub count: Option<u64>,
     /// Each kind of cut until each kind of operation met it so often: prints the table, and how soon the full rate was
     /// back. Needs `--nemesis cut`
     #[arg(long, value_parser = number, value_name = "N", conflicts_with_all = ["ops", "count", "endpoints"])]
-    matrix: Option<u64>,
+    pub matrix: Option<u64>,
     /// Of the failpoints only these are armed [default: all]
     #[arg(long, value_delimiter = ',', value_parser = failpoint, value_name = "NAME,..")]
-    failpoint: Vec<Failpoint>,
+    pub failpoint: Vec<Failpoint>,
     /// Of everything that is drawn [default: another one each time; it is printed]
     #[arg(long, value_name = "N")]
-    seed: Option<u64>,
+    pub seed: Option<u64>,
     /// Nodes; partitions have three replicas, so that with more nodes `map` moves replicas too
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=9))]
-    nodes: u32,
+    pub nodes: u32,
     /// Partitions to begin with
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
-    partitions: u32,
+    pub partitions: u32,
     /// Clients, each with one call at a time; the search wants at most 64
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    clients: u32,
+    pub clients: u32,
     /// What judges the history: the certificate from the nodes' logs, the search over the calls alone, the graph to
     /// explain
     #[arg(long, value_delimiter = ',', default_value = "certificate,search", value_name = "CHECKER,..")]
-    checker: Vec<Checker>,
+    pub checker: Vec<Checker>,
     /// Keys
     #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u32).range(1..=99_999))]
-    keys: u32,
+    pub keys: u32,
     /// Operations per second of all clients together; 0: as fast as they go
     #[arg(long, default_value_t = 3_000)]
-    rate: u32,
+    pub rate: u32,
     /// After so long a round is judged, and the next one begins with a new cluster
     #[arg(long, value_parser = parse_time, default_value = "60s", value_name = "TIME")]
-    round: Duration,
+    pub round: Duration,
     /// Resident memory that no node may exceed; descriptors and disk have bounds of their own (B8)
     #[arg(long, value_parser = parse_size, default_value = "1GiB", value_name = "SIZE")]
-    memory_max: u64,
+    pub memory_max: u64,
     /// Run against this cluster instead of one of its own; faults that it cannot make there are skipped
     #[arg(long, value_delimiter = ',', value_name = "HOST:PORT,..")]
-    endpoints: Vec<String>,
+    pub endpoints: Vec<String>,
     /// The program `coppice` [default: the one beside this program, else the server that is built into it]
     #[arg(long, value_name = "FILE")]
-    bin: Option<PathBuf>,
+    pub bin: Option<PathBuf>,
     /// Where the history goes [default: check-SEED in this directory]
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub out: Option<PathBuf>,
     /// Where the nodes' data goes, removed unless something is wrong [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    pub data: Option<PathBuf>,
     /// Allow what needs root: power loss on loop-mounted file systems; `cut` by the kernel, each node a host of its own
     #[arg(long)]
-    root: bool,
+    pub root: bool,
     /// Nodes and clients connect inside TLS, with certificates of the round's own
     #[arg(long, conflicts_with = "endpoints")]
-    tls: bool,
+    pub tls: bool,
     /// What was skipped or could not be decided is a failure
     #[arg(long)]
-    strict: bool,
+    pub strict: bool,
     /// How to print
     #[arg(short, long, value_enum, default_value = "table")]
-    output: Output,
+    pub output: Output,
 }
 
 fn kind(text: &str) -> Result<Option<Kind>, String> {
@@ -283,7 +283,7 @@ pub fn interrupts() -> Result<Arc<AtomicBool>, String> {
     Ok(flag)
 }
 
-impl Ended {
+impl RoundResult {
     /// Whether the round found something wrong.
     pub fn is_bad(&self) -> bool {
         !self.wrong.is_empty()

@@ -8,7 +8,7 @@ use std::{fmt, io};
 
 use coppice_testkit::random::Random;
 
-use super::nemesis::{Broken, Nemesis, names};
+use super::nemesis::{Nemesis, RoundError, names};
 use super::strace::{LOG_WRITER, Tracer};
 
 /// A node under load flushes so often that the drawn flush comes within this time.
@@ -61,7 +61,7 @@ impl Flip {
 }
 
 impl Nemesis<'_> {
-    pub(super) fn slow_disk(&mut self) -> Result<(), Broken> {
+    pub(super) fn slow_disk(&mut self) -> Result<(), RoundError> {
         let node = self.random.below(self.nodes.count());
         let Some(pid) = self.nodes.pid(node) else { return Ok(()) };
         let delay = self.span(5, 500);
@@ -78,7 +78,7 @@ impl Nemesis<'_> {
 
     /// One flush of the log fails; the next one would not. What it said is not to be believed any more: the node ends
     /// (hazards.md ST1).
-    pub(super) fn flush(&mut self) -> Result<(), Broken> {
+    pub(super) fn flush(&mut self) -> Result<(), RoundError> {
         let node = self.random.below(self.nodes.count());
         let Some(pid) = self.nodes.pid(node) else { return Ok(()) };
         let which = 1 + self.random.below(30);
@@ -105,10 +105,10 @@ impl Nemesis<'_> {
         drop(tracer);
         match (ended, failed) {
             (Some((Some(1), _)), _) => {}
-            (Some((_, how)), _) => return Err(Broken::Node(how)),
+            (Some((_, how)), _) => return Err(RoundError::Node(how)),
             (None, Some(_)) => {
                 let what = format!("n{} goes on {END_WITHIN:?} after a flush of its log failed", node + 1);
-                return Err(Broken::Node(what));
+                return Err(RoundError::Node(what));
             }
             (None, None) => return self.look(),
         }
@@ -125,7 +125,7 @@ impl Nemesis<'_> {
     }
 
     /// The log finds no room for a while: nothing is lost, the node waits and goes on (hazards.md ST10).
-    pub(super) fn full_disk(&mut self) -> Result<(), Broken> {
+    pub(super) fn full_disk(&mut self) -> Result<(), RoundError> {
         let node = self.random.below(self.nodes.count());
         let Some(pid) = self.nodes.pid(node) else { return Ok(()) };
         let writes = "pwrite64,pwritev,pwritev2";
@@ -139,7 +139,7 @@ impl Nemesis<'_> {
         self.look()
     }
 
-    pub(super) fn power(&mut self) -> Result<(), Broken> {
+    pub(super) fn power(&mut self) -> Result<(), RoundError> {
         let victims = self.victims();
         self.note("power", &names(&victims))?;
         for &node in &victims {
@@ -159,7 +159,7 @@ impl Nemesis<'_> {
 
     /// A bit of an older segment of the log is turned over: what stands behind it proves that it was whole. The node
     /// refuses to start, or the bit meant nothing (hazards.md ST2).
-    pub(super) fn rot(&mut self) -> Result<(), Broken> {
+    pub(super) fn rot(&mut self) -> Result<(), RoundError> {
         let node = self.random.below(self.nodes.count());
         self.note("rot", &names(&[node]))?;
         self.nodes.kill(node);
@@ -175,7 +175,7 @@ impl Nemesis<'_> {
             Ok(()) => return Ok(self.note("restart", &format!("n{}: {flip} meant nothing", node + 1))?),
             Err(error) if !self.nodes.said(node).contains(&flip.segment) => {
                 let what = format!("{flip} was turned over: {error}, and it does not name the file");
-                return Err(Broken::Node(what));
+                return Err(RoundError::Node(what));
             }
             Err(_) => {}
         }
@@ -187,7 +187,7 @@ impl Nemesis<'_> {
     }
 
     /// One node at a time: another one is lost only when a majority of each partition has everything again.
-    pub(super) fn wipe(&mut self) -> Result<(), Broken> {
+    pub(super) fn wipe(&mut self) -> Result<(), RoundError> {
         let node = self.random.below(self.nodes.count());
         self.note("wipe", &names(&[node]))?;
         self.nodes.kill(node);
@@ -197,15 +197,15 @@ impl Nemesis<'_> {
     }
 
     /// An empty process takes the place of a node that is down and has lost its disk.
-    fn replace(&mut self, node: usize) -> Result<(), Broken> {
+    fn replace(&mut self, node: usize) -> Result<(), RoundError> {
         let down = self.random.below(300) as u64;
         std::thread::sleep(Duration::from_millis(down));
         self.nodes.relaunch(node)?;
-        self.nodes.waits(node).map_err(|error| Broken::Node(error.to_string()))?;
+        self.nodes.waits(node).map_err(|error| RoundError::Node(error.to_string()))?;
         let change = self.random.next();
         let replaced = self.operator.replace(self.nodes.peer(node), change);
         self.look()?;
-        replaced.map_err(|why| Broken::Node(format!("n{} lost its disk and was not replaced: {why}", node + 1)))?;
+        replaced.map_err(|why| RoundError::Node(format!("n{} lost its disk and was not replaced: {why}", node + 1)))?;
         Ok(self.note("replaced", &names(&[node]))?)
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use coppice_check::event::{Call, Text};
-use coppice_check::marks::Told;
+use coppice_check::marks::MoveResult;
 use coppice_client::{Operation, ReadMode};
 use coppice_testkit::random::Random;
 
@@ -82,7 +82,7 @@ impl Drawer {
     }
 
     /// What became of the write drawn last.
-    pub fn told(&mut self, told: Told) {
+    pub fn told(&mut self, told: MoveResult) {
         self.climb.told(told);
     }
 
@@ -272,7 +272,7 @@ mod tests {
                     regions.insert(number / 10);
                     (moves, followed) = (moves + 1, followed + u32::from(hurried));
                 }
-                drawer.told(Told::Done);
+                drawer.told(MoveResult::Done);
             }
             assert!(moves > 100 && followed * 2 > moves, "{followed} of {moves} at once");
             assert!(regions.len() >= 2, "client {client}: {regions:?}");

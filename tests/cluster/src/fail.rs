@@ -6,7 +6,7 @@ use coppice_client::wire::NodeId;
 
 use super::failpoints::{Action, Shot, Way};
 use super::links::Harm;
-use super::nemesis::{Broken, Nemesis, links, names};
+use super::nemesis::{Nemesis, RoundError, links, names};
 use super::round::RECOVERY_MAX;
 use super::shape::Replacement;
 
@@ -26,7 +26,7 @@ const AGAIN_PER_MILLE: u32 = 250;
 impl Nemesis<'_> {
     /// A node is started again with one failpoint armed, comes there, ends or goes on as it must, and is started again
     /// without.
-    pub(super) fn fail(&mut self) -> Result<(), Broken> {
+    pub(super) fn fail(&mut self) -> Result<(), RoundError> {
         let said = self.nodes.all_seen();
         self.failpoints.learn(&said);
         let may_join = !self.disks.can_fail();
@@ -61,11 +61,11 @@ impl Nemesis<'_> {
         self.nodes.relaunch(node)?;
         let Some((loser, replacement)) = &mut replacement else { return self.back(&[node]) };
         // The other one has spoken.
-        self.nodes.waits(node).map_err(|error| Broken::Node(error.to_string()))?;
+        self.nodes.waits(node).map_err(|error| RoundError::Node(error.to_string()))?;
         let replaced = replacement.ask(&self.operator, RECOVERY_MAX);
         self.look()?;
         let loser = *loser + 1;
-        replaced.map_err(|why| Broken::Node(format!("n{loser} lost its disk and was not replaced: {why}")))?;
+        replaced.map_err(|why| RoundError::Node(format!("n{loser} lost its disk and was not replaced: {why}")))?;
         Ok(self.note("replaced", &format!("n{loser}"))?)
     }
 
@@ -76,7 +76,7 @@ impl Nemesis<'_> {
         node: usize,
         shot: Shot,
         mut replacement: Option<(usize, Replacement)>,
-    ) -> Result<Option<(usize, Replacement)>, Broken> {
+    ) -> Result<Option<(usize, Replacement)>, RoundError> {
         self.note("fail", &format!("n{}: {shot}", node + 1))?;
         self.nodes.kill(node);
         if let Some((loser, _)) = &replacement {
@@ -89,7 +89,7 @@ impl Nemesis<'_> {
         self.nodes.relaunch(node)?;
         if let Some((loser, _)) = &replacement {
             self.nodes.relaunch(*loser)?;
-            self.nodes.waits(*loser).map_err(|error| Broken::Node(error.to_string()))?;
+            self.nodes.waits(*loser).map_err(|error| RoundError::Node(error.to_string()))?;
         }
         let patience = if shot.way() == Way::Load { FIRES_WITHIN } else { FIRES_WITHIN_FAULT };
         let patience = if shot.way() == Way::Start { FIRES_WITHIN / 2 } else { patience };
@@ -129,7 +129,7 @@ impl Nemesis<'_> {
             (None, _) => None,
         };
         if let Some(wrong) = wrong {
-            return Err(Broken::Node(format!("{wrong}; armed was {shot}")));
+            return Err(RoundError::Node(format!("{wrong}; armed was {shot}")));
         }
         self.nodes.kill(node);
         Ok(replacement)
@@ -144,7 +144,7 @@ impl Nemesis<'_> {
 
     /// A node leads something, and is heard by nobody for longer than an election takes: what it executes meanwhile is
     /// taken back.
-    fn mute(&mut self, node: usize) -> Result<(), Broken> {
+    fn mute(&mut self, node: usize) -> Result<(), RoundError> {
         let settled = self.span(50, 400);
         std::thread::sleep(settled);
         self.operator.give(NodeId(node as u32 + 1), LOOK * 3);

@@ -15,7 +15,7 @@ use super::dump::{Delete, Dump, value_of};
 use super::kinds::Kind;
 use super::matrix::{Answered, What};
 use super::nemesis::Span;
-use super::workload::Numbered;
+use super::workload::NumberedWrite;
 
 /// Commands that are in no log: above all numbers of the client library.
 const UNNUMBERED: u64 = 1 << 60;
@@ -68,7 +68,7 @@ struct Numbers<'a> {
 }
 
 impl<'a> Numbers<'a> {
-    fn new(dump: &'a Dump, numbered: &[Numbered]) -> Numbers<'a> {
+    fn new(dump: &'a Dump, numbered: &[NumberedWrite]) -> Numbers<'a> {
         let by_position: HashMap<Position, &Delete> =
             dump.deletes.iter().map(|delete| (delete.position, delete)).collect();
         let mut own = HashMap::new();
@@ -107,7 +107,7 @@ impl<'a> Numbers<'a> {
 
 /// A call that waits for its answer.
 #[derive(Clone, Copy)]
-struct Asked {
+struct CallStart {
     at: u64,
     write: bool,
     stale: bool,
@@ -124,13 +124,13 @@ pub fn settle(
     raw: &Path,
     out: &Path,
     dump: Option<&Dump>,
-    numbered: &[Numbered],
+    numbered: &[NumberedWrite],
 ) -> io::Result<(Figures, Gaps, Calls)> {
     let numbers = dump.map(|dump| Numbers::new(dump, numbered));
     let mut figures = Figures::default();
     let mut gaps = Gaps::default();
     let mut calls = Calls::default();
-    let mut asked: HashMap<u64, Asked> = HashMap::new();
+    let mut asked: HashMap<u64, CallStart> = HashMap::new();
     let mut file = BufWriter::with_capacity(1 << 20, File::create(out)?);
     let input = BufReader::with_capacity(1 << 20, File::open(raw)?);
     let told = read(&raw.display().to_string(), input, |event| {
@@ -140,7 +140,7 @@ pub fn settle(
                 let write = !range && !matches!(invoke.call, Call::Get { .. });
                 figures.operations += 1;
                 let what = What::of(&invoke.call);
-                asked.insert(invoke.id, Asked { at: invoke.at, write, stale: invoke.stale, range, what });
+                asked.insert(invoke.id, CallStart { at: invoke.at, write, stale: invoke.stale, range, what });
                 if let (Some(numbers), true) = (&numbers, write) {
                     invoke.number = numbers.of(invoke.client, invoke.number, &invoke.call);
                 }
@@ -184,7 +184,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    fn add(&mut self, asked: Asked, answer: &Return<'_>) {
+    fn add(&mut self, asked: CallStart, answer: &Return<'_>) {
         let what = match asked.range && crosses(answer) {
             true if answer.ticket.is_some() => What::Ticketed,
             true => What::Crossing,
@@ -201,7 +201,7 @@ fn last_index(dump: Option<&Dump>, at: Position) -> u32 {
     dump.map_or(u32::MAX, |dump| count(dump).unwrap_or(0).saturating_sub(1))
 }
 
-fn count(figures: &mut Figures, asked: Asked, answer: &Return<'_>) {
+fn count(figures: &mut Figures, asked: CallStart, answer: &Return<'_>) {
     match answer.status {
         Status::No => figures.refused += 1,
         Status::Ok => {
@@ -220,7 +220,7 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    fn answered(&mut self, asked: Asked, answer: &Return<'_>) {
+    fn answered(&mut self, asked: CallStart, answer: &Return<'_>) {
         if asked.stale || answer.status != Status::Ok {
             return;
         }
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn each_kill_has_the_longest_silence_over_it() {
         const MS: u64 = 1_000_000;
-        let asked = Asked { at: 0, write: true, stale: false, range: false, what: What::Put };
+        let asked = CallStart { at: 0, write: true, stale: false, range: false, what: What::Put };
         let mut gaps = Gaps::default();
         for (partition, moments) in [(1, [10, 400, 410, 1_000]), (2, [12, 500, 510, 900])] {
             moments.iter().for_each(|at| gaps.answered(asked, &answer(at * MS, partition)));
@@ -354,13 +354,13 @@ mod tests {
     #[test]
     fn a_gap_belongs_to_every_fault_that_was_on_meanwhile() {
         const MS: u64 = 1_000_000;
-        let asked = Asked { at: 0, write: true, stale: false, range: false, what: What::Put };
+        let asked = CallStart { at: 0, write: true, stale: false, range: false, what: What::Put };
         let mut gaps = Gaps::default();
         for at in [10, 20, 400, 410, 500] {
             gaps.answered(asked, &answer(at * MS, 1));
         }
         gaps.answered(asked, &answer(450 * MS, 2));
-        gaps.answered(Asked { at: 890 * MS, ..asked }, &answer(900 * MS, 2));
+        gaps.answered(CallStart { at: 890 * MS, ..asked }, &answer(900 * MS, 2));
         let spans = [
             Span { kind: Kind::Kill, cut: None, from: 15 * MS, to: 100 * MS },
             Span { kind: Kind::Cut, cut: None, from: 390 * MS, to: 395 * MS },

@@ -12,8 +12,8 @@ use super::dump::{Dump, DumpError, dump};
 use super::figures::settle;
 use super::nemesis::Span;
 use super::resources::bounds;
-use super::round::{Ended, Setup, text};
-use super::workload::Numbered;
+use super::round::{RoundResult, Setup, text};
+use super::workload::NumberedWrite;
 
 /// Writes the history with what the logs know of it, and has it judged; what is found goes to `ended`.
 ///
@@ -23,10 +23,10 @@ pub fn judge_round(
     setup: &Setup,
     map: &PartitionMap,
     directories: Option<Vec<PathBuf>>,
-    numbered: &[Numbered],
+    numbered: &[NumberedWrite],
     spans: &[Span],
     digests: &[(u32, u64, u64)],
-    ended: &mut Ended,
+    ended: &mut RoundResult,
 ) -> Result<(), String> {
     let (raw, history, logs) =
         (setup.out.join("raw.jsonl"), setup.out.join("history.jsonl"), setup.out.join("logs.jsonl"));

@@ -72,16 +72,16 @@ pub struct Nemesis<'a> {
 
 /// Why the faults ended early.
 #[derive(Debug)]
-pub enum Broken {
+pub enum RoundError {
     /// A node ended by itself, or did not come back: a bug of the server.
     Node(String),
     /// This program could not do its work.
     Machine(io::Error),
 }
 
-impl From<io::Error> for Broken {
-    fn from(error: io::Error) -> Broken {
-        Broken::Machine(error)
+impl From<io::Error> for RoundError {
+    fn from(error: io::Error) -> RoundError {
+        RoundError::Machine(error)
     }
 }
 
@@ -118,8 +118,8 @@ impl Nemesis<'_> {
     /// Makes one fault after the other, until `enough` says so, then heals.
     ///
     /// # Errors
-    /// See [`Broken`].
-    pub fn run(&mut self, mut enough: impl FnMut(u64) -> bool) -> Result<(), Broken> {
+    /// See [`RoundError`].
+    pub fn run(&mut self, mut enough: impl FnMut(u64) -> bool) -> Result<(), RoundError> {
         if let Some(cuts) = self.matrix.take() {
             return self.cuts_of_matrix(&cuts, enough);
         }
@@ -138,7 +138,7 @@ impl Nemesis<'_> {
     }
 
     /// A while without a new fault: short ones, so that faults hit recoveries, and some that let all catch up.
-    fn rest(&mut self) -> Result<(), Broken> {
+    fn rest(&mut self) -> Result<(), RoundError> {
         let milliseconds =
             if self.random.chance(300) { 500 + self.random.below(1_000) } else { self.random.below(400) };
         std::thread::sleep(Duration::from_millis(milliseconds as u64));
@@ -146,11 +146,11 @@ impl Nemesis<'_> {
     }
 
     /// A node that ended unasked is a bug.
-    pub(super) fn look(&mut self) -> Result<(), Broken> {
-        self.nodes.fallen().map_or(Ok(()), |how| Err(Broken::Node(how)))
+    pub(super) fn look(&mut self) -> Result<(), RoundError> {
+        self.nodes.fallen().map_or(Ok(()), |how| Err(RoundError::Node(how)))
     }
 
-    fn fault(&mut self, kind: Kind) -> Result<(), Broken> {
+    fn fault(&mut self, kind: Kind) -> Result<(), RoundError> {
         match kind {
             Kind::Kill => self.kill(),
             Kind::Pause => self.pause(),
@@ -193,7 +193,7 @@ impl Nemesis<'_> {
         self.workload.recorder.fault(action, who)
     }
 
-    fn kill(&mut self) -> Result<(), Broken> {
+    fn kill(&mut self) -> Result<(), RoundError> {
         let victims = self.victims();
         self.note("kill", &names(&victims))?;
         victims.iter().for_each(|node| self.nodes.kill(*node));
@@ -219,9 +219,9 @@ impl Nemesis<'_> {
     }
 
     /// The leader of everything dies, and stays down until the others have taken over.
-    fn gap(&mut self) -> Result<(), Broken> {
+    fn gap(&mut self) -> Result<(), RoundError> {
         let victim = self.random.below(self.nodes.count());
-        self.operator.gather(NodeId(victim as u32 + 1)).map_err(Broken::Node)?;
+        self.operator.gather(NodeId(victim as u32 + 1)).map_err(RoundError::Node)?;
         // Longer than any heartbeat: the kill meets a leader that is at rest, at any time between two of them.
         std::thread::sleep(Duration::from_millis(200 + self.random.below(100) as u64));
         self.note("kill", &names(&[victim]))?;
@@ -236,14 +236,14 @@ impl Nemesis<'_> {
     }
 
     /// Waits until these serve again.
-    pub(super) fn back(&mut self, victims: &[usize]) -> Result<(), Broken> {
+    pub(super) fn back(&mut self, victims: &[usize]) -> Result<(), RoundError> {
         for &node in victims {
-            self.nodes.ready(node).map_err(|error| Broken::Node(error.to_string()))?;
+            self.nodes.ready(node).map_err(|error| RoundError::Node(error.to_string()))?;
         }
         Ok(self.note("restart", &names(victims))?)
     }
 
-    fn pause(&mut self) -> Result<(), Broken> {
+    fn pause(&mut self) -> Result<(), RoundError> {
         let victims = self.victims();
         self.note("pause", &names(&victims))?;
         victims.iter().for_each(|node| self.nodes.pause(*node));
@@ -255,7 +255,7 @@ impl Nemesis<'_> {
         self.look()
     }
 
-    fn cut(&mut self) -> Result<(), Broken> {
+    fn cut(&mut self) -> Result<(), RoundError> {
         let count = self.nodes.count();
         let alone = self.random.below(count);
         let side = |node: usize| node == alone;
@@ -303,7 +303,7 @@ impl Nemesis<'_> {
 
 impl Nemesis<'_> {
     /// Clocks stay as they are until the node's next turn.
-    fn clock(&mut self) -> Result<(), Broken> {
+    fn clock(&mut self) -> Result<(), RoundError> {
         let node = self.random.below(self.nodes.count());
         let ahead = self.random.below(7_201) as i64 - 3_600;
         let clock = Clock { ahead, percent: 50 + self.random.below(151) };
@@ -318,7 +318,7 @@ impl Nemesis<'_> {
 
 impl Nemesis<'_> {
     /// One cut after the other, each with time to come back from it before the next one.
-    fn cuts_of_matrix(&mut self, cuts: &[Cut], mut enough: impl FnMut(u64) -> bool) -> Result<(), Broken> {
+    fn cuts_of_matrix(&mut self, cuts: &[Cut], mut enough: impl FnMut(u64) -> bool) -> Result<(), RoundError> {
         std::thread::sleep(MATRIX_REST);
         for cut in cuts {
             if enough(self.count) {
@@ -335,7 +335,7 @@ impl Nemesis<'_> {
         Ok(())
     }
 
-    fn cut_of_matrix(&mut self, cut: Cut) -> Result<(), Broken> {
+    fn cut_of_matrix(&mut self, cut: Cut) -> Result<(), RoundError> {
         let count = self.nodes.count();
         let drawn = self.random.below(count);
         let one = match cut {

@@ -14,7 +14,7 @@ use super::figures::{Figures, Gap, percentile};
 use super::kinds::Kind;
 use super::matrix::Matrix;
 use super::resources::{Held, merge};
-use super::round::Ended;
+use super::round::RoundResult;
 
 /// All rounds together.
 #[derive(Debug, Default)]
@@ -37,9 +37,7 @@ pub struct Report {
     with_matrix: bool,
     /// What is wrong with it.
     late: Vec<String>,
-    rounds: u64,
-    undecided: u64,
-    unchecked: u64,
+    rounds: Rounds,
     /// Changes of the map that were done, of each kind, and how many were not.
     changes: (BTreeMap<&'static str, u64>, u64),
     held: Vec<Held>,
@@ -47,6 +45,16 @@ pub struct Report {
     wrong: Vec<String>,
     timeline: Option<PathBuf>,
     kept: Option<PathBuf>,
+}
+
+/// How many rounds there were.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rounds {
+    all: u64,
+    /// No checker could decide on these.
+    undecided: u64,
+    /// Something that was asked for was not checked in these.
+    unchecked: u64,
 }
 
 /// The election timeout of a cluster that was told nothing else.
@@ -60,7 +68,7 @@ fn milliseconds(nanoseconds: u64) -> u64 {
 }
 
 /// One line per round on stderr.
-pub fn progress(number: u64, ended: &Ended, elapsed: Duration) {
+pub fn progress(number: u64, ended: &RoundResult, elapsed: Duration) {
     let Figures { operations, unknown, .. } = ended.figures;
     let verdict = if ended.is_bad() { "WRONG" } else { "right" };
     let longest = milliseconds(ended.figures.longest());
@@ -78,12 +86,12 @@ impl Report {
     }
 
     /// Takes in one round.
-    pub fn add(&mut self, number: u64, ended: Ended) {
-        self.rounds = number;
+    pub fn add(&mut self, number: u64, ended: RoundResult) {
+        self.rounds.all = number;
         self.figures.add(&ended.figures);
         self.count += ended.count;
-        self.undecided += u64::from(ended.unknown);
-        self.unchecked += u64::from(ended.skipped);
+        self.rounds.undecided += u64::from(ended.unknown);
+        self.rounds.unchecked += u64::from(ended.skipped);
         ended.changes.0.iter().for_each(|(kind, count)| *self.changes.0.entry(kind).or_default() += count);
         merge(&mut self.held, &ended.held);
         self.changes.1 += ended.changes.1;
@@ -116,12 +124,12 @@ impl Report {
 
     /// Whether some round could not be decided.
     pub fn is_unknown(&self) -> bool {
-        self.undecided > 0
+        self.rounds.undecided > 0
     }
 
     /// Whether something that was asked for was not done.
     pub fn is_partial(&self) -> bool {
-        !self.skipped.is_empty() || self.unchecked > 0
+        !self.skipped.is_empty() || self.rounds.unchecked > 0
     }
 
     /// For people: checks of the last round, figures of all, the verdict.
@@ -162,7 +170,7 @@ impl Report {
             say!("longest waits while a cut lasted, of half of the cuts and of all, ms:\n{}", self.matrix.waits());
         }
         say!("without a fault: {}", in_words(self.figures.gaps.get(&None).copied().unwrap_or_default()));
-        let rounds = if self.rounds == 1 { "1 round".to_owned() } else { format!("{} rounds", self.rounds) };
+        let rounds = if self.rounds.all == 1 { "1 round".to_owned() } else { format!("{} rounds", self.rounds.all) };
         say!("seed {}, {rounds}, {:.0} s\n", self.seed, elapsed.as_secs_f64());
         self.wrong.iter().chain(&self.late).for_each(|line| say!("{line}"));
         say!("{}", self.verdict());
@@ -215,7 +223,7 @@ impl Report {
             .map(|line| json!({ "check": line.check, "verdict": line.verdict, "what": line.what.trim() }));
         let skipped = self.skipped.iter().map(|(kind, why)| json!({ "kind": kind.to_string(), "why": why }));
         json!({
-            "v": 1, "seed": self.seed, "rounds": self.rounds, "linearizable": self.wrong.is_empty() && !self.is_unknown(), "late": self.late,
+            "v": 1, "seed": self.seed, "rounds": self.rounds.all, "linearizable": self.wrong.is_empty() && !self.is_unknown(), "late": self.late,
             "operations": self.figures.operations, "answered": self.figures.answered, "refused": self.figures.refused,
             "unknown": self.figures.unknown, "ranges": self.figures.ranges, "crossing": self.figures.crossing,
             "fault_count": self.count, "faults": faults.collect::<Vec<_>>(),

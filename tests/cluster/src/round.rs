@@ -26,7 +26,7 @@ use super::kernel::Network;
 use super::kinds::Kind;
 use super::links::Links;
 use super::matrix::{Cut, Matrix};
-use super::nemesis::{Broken, Nemesis, Span};
+use super::nemesis::{Nemesis, RoundError, Span};
 use super::nodes::{Host, Nodes, Plan, draw_ports, local};
 use super::power::Disks;
 use super::proxy::Proxy;
@@ -100,7 +100,7 @@ pub struct Setup {
 
 /// How a round ended.
 #[derive(Debug, Default)]
-pub struct Ended {
+pub struct RoundResult {
     /// What happened.
     pub figures: Figures,
     /// Faults; every node killed counts one.
@@ -149,7 +149,7 @@ pub(super) fn text(error: impl std::fmt::Display) -> String {
 ///
 /// # Errors
 /// This machine or the cluster that was named did not do what is needed to begin.
-pub fn round(setup: &Setup) -> Result<Ended, String> {
+pub fn round(setup: &Setup) -> Result<RoundResult, String> {
     let ended = whole(setup);
     if ended.is_err() && setup.endpoints.is_empty() {
         // Nothing was found out: nothing is worth keeping.
@@ -158,7 +158,7 @@ pub fn round(setup: &Setup) -> Result<Ended, String> {
     ended
 }
 
-fn whole(setup: &Setup) -> Result<Ended, String> {
+fn whole(setup: &Setup) -> Result<RoundResult, String> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -181,7 +181,7 @@ fn whole(setup: &Setup) -> Result<Ended, String> {
     let pause = if setup.rate == 0 { Duration::ZERO } else { each };
     let workload = Workload::new(recorder, space, setup.seed, pause);
     let load = Load { runtime: &runtime, endpoints, config, workload: Arc::clone(&workload) };
-    let mut ended = Ended::default();
+    let mut ended = RoundResult::default();
     let sampler = own.as_ref().map(|own| Sampler::start(own.nodes.pids(), own.directories.clone()));
     let spans = load.run(setup, own.as_mut(), &mut ended)?;
     if let Some(sampler) = sampler {
@@ -382,7 +382,7 @@ struct Load<'a> {
 
 impl Load<'_> {
     /// Clients, faults, changes; then the last words. The faults that were made.
-    fn run(&self, setup: &Setup, own: Option<&mut Own>, ended: &mut Ended) -> Result<Vec<Span>, String> {
+    fn run(&self, setup: &Setup, own: Option<&mut Own>, ended: &mut RoundResult) -> Result<Vec<Span>, String> {
         let started = Instant::now();
         let clients: Vec<JoinHandle<()>> = (0..setup.clients).map(|number| self.client(number)).collect();
         let stop = Arc::new(AtomicBool::new(false));
@@ -439,7 +439,7 @@ impl Load<'_> {
         &self,
         setup: &Setup,
         own: Option<&mut Own>,
-        ended: &mut Ended,
+        ended: &mut RoundResult,
         mut enough: impl FnMut(u64) -> bool,
     ) -> Result<Vec<Span>, String> {
         let Some(own) = own else {
@@ -473,16 +473,16 @@ impl Load<'_> {
         ended.failpoints.close(&own.nodes.all_seen());
         let healed = own.links.heal();
         ended.count += count;
-        match outcome.and(healed.map_err(Broken::Machine)) {
+        match outcome.and(healed.map_err(RoundError::Machine)) {
             Ok(()) => {}
-            Err(Broken::Node(how)) => ended.wrong.push(how),
-            Err(Broken::Machine(error)) => return Err(format!("a fault could not be made: {error}")),
+            Err(RoundError::Node(how)) => ended.wrong.push(how),
+            Err(RoundError::Machine(error)) => return Err(format!("a fault could not be made: {error}")),
         }
         Ok(spans)
     }
 
     /// Everything is healed: every write gets its answer, and the whole map is read.
-    fn last_words(&self, clients: Vec<JoinHandle<()>>, ended: &mut Ended) -> Result<(), String> {
+    fn last_words(&self, clients: Vec<JoinHandle<()>>, ended: &mut RoundResult) -> Result<(), String> {
         let begun = Instant::now();
         let deadline = tokio::time::Instant::from_std(begun + RECOVERY_MAX);
         self.runtime.block_on(async {

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use coppice_btree::OpResult;
 use coppice_check::event::{Call, Output, Position};
-use coppice_check::marks::Told as Moved;
+use coppice_check::marks::MoveResult;
 use coppice_check::record::{Answer, Recorder};
-use coppice_client::{Client, Command, Error, Operation, Output as Told, Range, ReadMode};
+use coppice_client::{Client, Command, Error, Operation, Output as ClientOutput, Range, ReadMode};
 use coppice_testkit::random::Random;
 use coppice_words::{position, text};
 
@@ -26,7 +26,7 @@ const GIVEN_UP_PER_MILLE: u32 = 50;
 
 /// What the logs name, but no value does: a delete, and any write of unknown outcome.
 #[derive(Clone, Debug)]
-pub struct Numbered {
+pub struct NumberedWrite {
     /// The client, as the logs name it.
     pub client: u64,
     /// The workload's own number of the write.
@@ -53,7 +53,7 @@ pub struct Workload {
     stopping: AtomicBool,
     hopeless: AtomicBool,
     asked: AtomicU64,
-    numbered: Mutex<Vec<Numbered>>,
+    numbered: Mutex<Vec<NumberedWrite>>,
     failed: Mutex<Option<io::Error>>,
 }
 
@@ -89,7 +89,7 @@ impl Workload {
     }
 
     /// What was numbered without a value, so far.
-    pub fn take_numbered(&self) -> Vec<Numbered> {
+    pub fn take_numbered(&self) -> Vec<NumberedWrite> {
         std::mem::take(&mut self.numbered.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -143,7 +143,7 @@ impl Workload {
         };
         let line = self.recorder.invoke(id, own, call, false)?;
         let (answer, number) = self.until_answered(client, &command, random).await;
-        let (mut at, mut told, mut moved) = (None, None, Moved::Unknown);
+        let (mut at, mut told, mut moved) = (None, None, MoveResult::Unknown);
         match &answer {
             Some(Ok(answer)) => {
                 let output = output(&answer.output);
@@ -157,7 +157,7 @@ impl Workload {
                     ticket: None,
                 });
             }
-            Some(Err(())) => (told, moved) = (Some(Answer::refused()), Moved::Refused),
+            Some(Err(())) => (told, moved) = (Some(Answer::refused()), MoveResult::Refused),
             None => {}
         }
         drawer.told(moved);
@@ -166,7 +166,7 @@ impl Workload {
         }
         if delete.is_some() || number.is_some() {
             let key = delete.unwrap_or_default();
-            let numbered = Numbered { client: id, own, key, position: at, number };
+            let numbered = NumberedWrite { client: id, own, key, position: at, number };
             self.numbered.lock().unwrap_or_else(PoisonError::into_inner).push(numbered);
         }
         Ok(())
@@ -178,7 +178,7 @@ impl Workload {
         client: &Client,
         command: &Command,
         random: &mut Random,
-    ) -> (Option<Result<coppice_client::Answer<Told>, ()>>, Option<u64>) {
+    ) -> (Option<Result<coppice_client::Answer<ClientOutput>, ()>>, Option<u64>) {
         let mut outcome = client.command(command.clone()).await;
         let mut token = None;
         loop {
@@ -260,11 +260,11 @@ fn number_of(token: coppice_client::ResumeToken) -> u64 {
     token.number
 }
 
-fn output(told: &Told) -> Output<'static> {
+fn output(told: &ClientOutput) -> Output<'static> {
     match told {
-        Told::One(result) => one(result),
-        Told::Many(results) => Output::List(results.iter().map(one).collect()),
-        Told::Loaded(_) | Told::NotLoaded(_) | Told::Omitted => Output::Value(None),
+        ClientOutput::One(result) => one(result),
+        ClientOutput::Many(results) => Output::List(results.iter().map(one).collect()),
+        ClientOutput::Loaded(_) | ClientOutput::NotLoaded(_) | ClientOutput::Omitted => Output::Value(None),
     }
 }
 
@@ -279,12 +279,12 @@ fn one(result: &OpResult) -> Output<'static> {
 }
 
 /// Of a ladder's or a token's key: the insert found nothing there, the delete something.
-fn moved_by(operations: &[Operation], output: &Output<'_>) -> Moved {
+fn moved_by(operations: &[Operation], output: &Output<'_>) -> MoveResult {
     match (operations, output) {
         ([Operation::Insert { .. }], Output::Value(None)) | ([Operation::Delete { .. }], Output::Value(Some(_))) => {
-            Moved::Done
+            MoveResult::Done
         }
-        _ => Moved::Unknown,
+        _ => MoveResult::Unknown,
     }
 }
 

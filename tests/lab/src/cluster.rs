@@ -10,7 +10,7 @@ use coppice_client::{Admin, Client, Config};
 use coppice_cluster::nodes::{Nodes, Plan, draw_ports, local};
 use tokio::runtime::Runtime;
 
-use super::link::{Carried, Shape};
+use super::link::{LinkCounters, Shape};
 use super::relay::Relays;
 
 /// Nodes, as in all experiments of the paper.
@@ -74,8 +74,8 @@ impl Cluster {
 
     /// What the links of the busiest sender, the leader, have carried, put together: bytes and times of congestion add
     /// up, the most undelivered is that of one link.
-    pub fn carried(&self) -> Carried {
-        let mut senders = [Carried::default(); NODES];
+    pub fn carried(&self) -> LinkCounters {
+        let mut senders = [LinkCounters::default(); NODES];
         for ((from, _), carried) in self.links.carried() {
             let sum = &mut senders[from];
             sum.bytes += carried.bytes;

@@ -36,12 +36,12 @@ pub struct Row {
     /// What the leader's model predicts, commands per second, and for what.
     pub predicted: Option<(f64, Bottleneck)>,
     /// What the model makes of the link as it is and of costs as they were measured, for batches of the size in force.
-    pub modelled: Option<Modelled>,
+    pub modelled: Option<ModelFigures>,
 }
 
 /// The model of the paper with what was measured put into it (papers.md 2).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Modelled {
+pub struct ModelFigures {
     /// Time of the leader's thread for a batch, in milliseconds.
     pub batch_cpu_ms: f64,
     /// And for each of its commands.
@@ -83,7 +83,7 @@ impl Row {
         let of_best = of_best.map(|share| format!("{share:.4}")).unwrap_or_default();
         let predicted = predicted.map(|(rate, _)| format!("{rate:.1}")).unwrap_or_default();
         let modelled = modelled.map_or(",,,,".to_owned(), |modelled| {
-            let Modelled { batch_cpu_ms, command_cpu_ms, flush_ms, throughput, window } = modelled;
+            let ModelFigures { batch_cpu_ms, command_cpu_ms, flush_ms, throughput, window } = modelled;
             format!("{batch_cpu_ms:.5},{command_cpu_ms:.6},{flush_ms:.3},{throughput:.1},{window}")
         });
         let Got { throughput, p50_ms, p99_ms, errors } = got;
@@ -153,7 +153,7 @@ mod tests {
             congestions: 2,
             of_best: Some(0.961),
             predicted: Some((1_040.0, Bottleneck::Network)),
-            modelled: Some(Modelled {
+            modelled: Some(ModelFigures {
                 batch_cpu_ms: 0.05,
                 command_cpu_ms: 0.004,
                 flush_ms: 0.5,

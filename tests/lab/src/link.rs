@@ -35,7 +35,7 @@ impl Shape {
 
 /// What a link has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Carried {
+pub struct LinkCounters {
     /// Bytes that arrived.
     pub bytes: u64,
     /// Bytes that were sent and have not arrived.
@@ -67,7 +67,7 @@ pub struct Link<T> {
     /// Left and under way, in the order of their arrivals.
     flying: VecDeque<(Time, Packet<T>)>,
     congested: bool,
-    carried: Carried,
+    carried: LinkCounters,
 }
 
 /// Billionths of a byte.
@@ -79,7 +79,7 @@ impl<T> Link<T> {
     /// An idle link.
     pub fn new(shape: Shape) -> Link<T> {
         let (queue, flying) = (VecDeque::new(), VecDeque::new());
-        Link { shape, at: Time::ZERO, queue, left: 0, flying, congested: false, carried: Carried::default() }
+        Link { shape, at: Time::ZERO, queue, left: 0, flying, congested: false, carried: LinkCounters::default() }
     }
 
     /// Is like this from now on; what is under way arrives when it would have.
@@ -135,7 +135,7 @@ impl<T> Link<T> {
     }
 
     /// What it has done so far.
-    pub fn carried(&self) -> Carried {
+    pub fn carried(&self) -> LinkCounters {
         self.carried
     }
 
@@ -177,7 +177,7 @@ mod tests {
 
     /// `volumes` are sent at once, and each again, a one-way delay after its last byte arrived: a window of batches and
     /// their votes. Bytes per second that arrive once that is steady.
-    fn closed_loop(shape: Shape, batches: usize, batch: u64) -> (f64, Carried) {
+    fn closed_loop(shape: Shape, batches: usize, batch: u64) -> (f64, LinkCounters) {
         let mut link = Link::new(shape);
         let mut arrived = Vec::new();
         // Packets of one batch; the last one is marked.
@@ -265,7 +265,7 @@ mod tests {
         link.step(Time(6 * SECOND + SECOND / 2), &mut arrived);
         assert_eq!((arrived.len(), link.deadline()), (11, None));
         let congested = Duration::from_secs(6);
-        let expected = Carried { bytes: 1_100, undelivered: 0, undelivered_max: 1_100, congestions: 1, congested };
+        let expected = LinkCounters { bytes: 1_100, undelivered: 0, undelivered_max: 1_100, congestions: 1, congested };
         assert_eq!(link.carried(), expected);
         // Exactly full is not too much.
         (0..10).for_each(|number| link.send(Time(10 * SECOND), 100, number, &mut arrived));

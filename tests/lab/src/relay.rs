@@ -20,7 +20,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc};
 
-use super::link::{Carried, Link, Shape};
+use super::link::{Link, LinkCounters, Shape};
 
 /// What a frame of Ethernet carries.
 const PACKET_BYTES: usize = 1_460;
@@ -149,7 +149,7 @@ impl Relays {
     }
 
     /// What each has carried.
-    pub fn carried(&self) -> BTreeMap<Pair, Carried> {
+    pub fn carried(&self) -> BTreeMap<Pair, LinkCounters> {
         self.ways.iter().map(|(pair, way)| (*pair, way.link().carried())).collect()
     }
 }

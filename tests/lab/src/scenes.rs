@@ -15,8 +15,8 @@ use coppice_core::sizes;
 use coppice_ordering::tuning::{Disk, InstanceCost, Link, Model, Network};
 
 use super::cluster::{Cluster, NODES};
-use super::figures::{Modelled, Row};
-use super::link::{Carried, Shape};
+use super::figures::{ModelFigures, Row};
+use super::link::{LinkCounters, Shape};
 use super::load::{Got, Load};
 
 /// What the log's device writes at most; what counts is the flush.
@@ -213,7 +213,7 @@ fn row(
     scene: &Scene,
     load: Load,
     got: Got,
-    (before, after, took): (&Carried, &Carried, Duration),
+    (before, after, took): (&LinkCounters, &LinkCounters, Duration),
     told: Option<&GroupTuning>,
 ) -> Row {
     let bytes = after.bytes.saturating_sub(before.bytes) as f64;
@@ -235,7 +235,7 @@ fn row(
 
 /// The model over this link, with the costs that the leader measured: each link is one replica's alone. None: no pack
 /// holds such commands.
-fn modelled(account: &TuningAccount, scene: &Scene, in_force: BatchAndWindow) -> Option<Modelled> {
+fn modelled(account: &TuningAccount, scene: &Scene, in_force: BatchAndWindow) -> Option<ModelFigures> {
     let link = Link {
         network: Network::Wan,
         bytes_per_ms: scene.shape.rate as f64 / 1e3,
@@ -251,7 +251,7 @@ fn modelled(account: &TuningAccount, scene: &Scene, in_force: BatchAndWindow) ->
     let sizes = sizes::of_commands(scene.size as usize, 1)?;
     let model = Model { replicas: NODES as u32, sizes, link, cpu, execute_ms: 0.0, disk, alone: None };
     let k = (in_force.batch_bytes_max as f64 / (sizes.request + sizes.request_header)).floor().max(1.0);
-    Some(Modelled {
+    Some(ModelFigures {
         batch_cpu_ms: account.batch_cpu_ms,
         command_cpu_ms: account.command_cpu_ms,
         flush_ms: account.flush_ms,
@@ -355,7 +355,7 @@ pub fn autopilot(setup: &Setup, tell: &mut impl FnMut(Row)) -> Result<(), String
 ///
 /// # Errors
 /// In words: what did not work.
-pub fn serve(setup: &Setup, scene: &Scene, time: Option<Duration>) -> Result<Carried, String> {
+pub fn serve(setup: &Setup, scene: &Scene, time: Option<Duration>) -> Result<LinkCounters, String> {
     let mut cluster = Cluster::start(&setup.program, &setup.data, scene.shape, &[])?;
     println!("ready: export COPPICE_ENDPOINTS={}", cluster.endpoints().join(","));
     let begun = Instant::now();

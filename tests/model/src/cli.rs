@@ -54,7 +54,7 @@ fn search(
     (bounds, must_break): (&str, bool),
     model: &impl Model,
     arguments: &Arguments,
-) -> Option<Searched> {
+) -> Option<SearchReport> {
     if !name.contains(&arguments.only) {
         return None;
     }
@@ -80,11 +80,11 @@ fn search(
         (None, false, true) => Verdict::Right,
     };
     println!("  {}: {found}", if found.exhausted { "exhausted" } else { "NOT exhausted" });
-    Some(Searched { states: found.states, verdict })
+    Some(SearchReport { states: found.states, verdict })
 }
 
 /// What became of a world.
-struct Searched {
+struct SearchReport {
     states: usize,
     verdict: Verdict,
 }

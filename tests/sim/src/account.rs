@@ -20,7 +20,7 @@ use coppice_words::{self as words, call_of, position, positions, text, ticket};
 use super::faults::Kind;
 use super::groups::Group;
 use super::oracle::Oracle;
-use super::plan::{Judged, Nanos};
+use super::plan::{Nanos, Verdicts};
 use super::positions::Positions;
 
 /// Numbers of commands that never got one of their client: above all that do.
@@ -180,7 +180,7 @@ impl Account {
     }
 
     /// Checks the run: exactly by the logs, then by the answers alone, then what goes beyond (hazards.md 3).
-    pub fn judge(&self, oracle: &Oracle, judged: Judged) -> Result<(), (&'static str, String)> {
+    pub fn judge(&self, oracle: &Oracle, judged: Verdicts) -> Result<(), (&'static str, String)> {
         oracle.same_pairs()?;
         let events = self.events(oracle);
         let history = History::from_events(&events).map_err(|what| ("history", what))?;

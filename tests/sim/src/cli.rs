@@ -12,7 +12,7 @@ use coppice_check::write::write;
 use coppice_model::cli as model;
 
 use super::coverage::Coverage;
-use super::plan::{Judged, Plan};
+use super::plan::{Plan, Verdicts};
 use super::schedule::Schedule;
 use super::sweep::{Changes, Sweep, catch_panics, run_plan};
 use super::trace::Trace;
@@ -152,7 +152,7 @@ pub fn main() -> ExitCode {
         Verb::Sweep { from, count, jobs, twice, twice_every, first, checker, phase, set, coverage_min } => {
             let twice_every = if twice { 1 } else { twice_every };
             let judged_by = |name: &str| checker.iter().any(|checker| checker == name);
-            let judged = Judged {
+            let judged = Verdicts {
                 audit: phase == Phase::Audit,
                 certificate: judged_by("certificate"),
                 search: judged_by("search"),

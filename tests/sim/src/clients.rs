@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coppice_btree::{OpResult, Value};
-use coppice_check::event::{Call, Output as Told, Text, Ticket};
+use coppice_check::event::{Call, Output as HistoryOutput, Text, Ticket};
 use coppice_client::command::{Answer, Command, Operation, Output, RangeCall, ReadMode};
 use coppice_client::config::Config;
 use coppice_client::error::Error;
@@ -514,10 +514,14 @@ fn range(low: Bytes, high: Option<Bytes>, limit: u32, reverse: bool, mode: ReadM
 }
 
 /// An answer as the history writes it; `pairs` are those of a range.
-fn told(output: &Output, mut pairs: Vec<(Text<'static>, Text<'static>)>, limit: usize) -> Option<Told<'static>> {
+fn told(
+    output: &Output,
+    mut pairs: Vec<(Text<'static>, Text<'static>)>,
+    limit: usize,
+) -> Option<HistoryOutput<'static>> {
     match output {
         Output::One(result) => Some(told_one(result)),
-        Output::Many(results) => Some(Told::List(results.iter().map(told_one).collect())),
+        Output::Many(results) => Some(HistoryOutput::List(results.iter().map(told_one).collect())),
         Output::Loaded(count) => {
             let all = pairs.len() as u64 == *count;
             if limit > 0 {
@@ -525,18 +529,18 @@ fn told(output: &Output, mut pairs: Vec<(Text<'static>, Text<'static>)>, limit: 
             }
             // Pairs are in key order in a history, whichever way they came.
             pairs.sort();
-            all.then_some(Told::Pairs(pairs))
+            all.then_some(HistoryOutput::Pairs(pairs))
         }
         Output::NotLoaded(_) | Output::Omitted => None,
     }
 }
 
-fn told_one(result: &OpResult) -> Told<'static> {
+fn told_one(result: &OpResult) -> HistoryOutput<'static> {
     let value = |value: &Option<Value>| value.as_deref().map(text);
     match result {
-        OpResult::Put { previous } | OpResult::Delete { previous } => Told::Value(value(previous)),
-        OpResult::Insert { present } => Told::Value(value(present)),
-        OpResult::Cas { done, current } => Told::Cas(*done, value(current)),
-        OpResult::Get { value: found } => Told::Value(value(found)),
+        OpResult::Put { previous } | OpResult::Delete { previous } => HistoryOutput::Value(value(previous)),
+        OpResult::Insert { present } => HistoryOutput::Value(value(present)),
+        OpResult::Cas { done, current } => HistoryOutput::Cas(*done, value(current)),
+        OpResult::Get { value: found } => HistoryOutput::Value(value(found)),
     }
 }

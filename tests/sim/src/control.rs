@@ -19,7 +19,7 @@ use coppice_server::log::Append;
 use super::events::Event;
 use super::fingerprint;
 use super::plan::{MS, Nanos};
-use super::store::Saved;
+use super::store::SavedSnapshot;
 use super::workers::Mail;
 use super::world::World;
 
@@ -33,9 +33,9 @@ const LEADER_TRANSFER_TIMEOUT: std::time::Duration = std::time::Duration::from_s
 const DECIDED_WITHIN: Nanos = 2_000 * MS;
 
 /// What comes to a controller from another thread of its node, or from another node.
-pub struct Told(pub Input);
+pub struct ControllerInput(pub Input);
 
-impl fmt::Debug for Told {
+impl fmt::Debug for ControllerInput {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&fingerprint::show_told(&self.0))
     }
@@ -95,7 +95,7 @@ pub struct ControlThread {
     /// The earliest tick that is on its way.
     pub tick_at: Option<Nanos>,
     /// Snapshots of other nodes that have come, until the controller says whether they are wanted.
-    pub offers: BTreeMap<FetchId, (PartitionId, Saved)>,
+    pub offers: BTreeMap<FetchId, (PartitionId, SavedSnapshot)>,
     /// Fetches that have yet to end.
     pub fetches: BTreeSet<FetchId>,
     /// What the directory was asked for, by the streams of its answers.
@@ -198,7 +198,7 @@ impl World {
         let last = self.nodes[node].process.control.reported.entry(thread).or_default();
         *last = (self.now + after).max(*last);
         let at = *last;
-        self.schedule(at, Event::Told { node, life, input: Told(input) });
+        self.schedule(at, Event::Control { node, life, input: ControllerInput(input) });
     }
 
     /// Orders the controller's next tick.
@@ -262,7 +262,10 @@ impl World {
                 let view = self.nodes[node].process.control.controller.driven().cloned();
                 let view = Box::new(view.map(|state| self.view(node, &state.map)).unwrap_or_default());
                 let (life, delay) = (self.nodes[node].life, self.net.delay().min(300 * MS));
-                self.schedule(self.now + delay, Event::Told { node, life, input: Told(Input::View(view)) });
+                self.schedule(
+                    self.now + delay,
+                    Event::Control { node, life, input: ControllerInput(Input::View(view)) },
+                );
             }
             Effect::Leaders(leaders) => {
                 for (group, leader) in leaders {
@@ -406,8 +409,8 @@ impl World {
     /// Whoever told a process its number hears what came of it.
     fn on_assigned(&mut self, by: usize, new: NodeId, trouble: Option<String>) {
         let (life, delay) = (self.nodes[by].life, self.net.delay());
-        let input = Told(Input::Assigned(new, trouble));
-        self.schedule(self.now + delay, Event::Told { node: by, life, input });
+        let input = ControllerInput(Input::Assigned(new, trouble));
+        self.schedule(self.now + delay, Event::Control { node: by, life, input });
     }
 
     /// Has the directory decide something, if this node leads it.

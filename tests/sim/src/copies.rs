@@ -79,7 +79,7 @@ pub struct Aside {
 }
 
 /// A copy that was made.
-struct Copied {
+struct DiskCopy {
     node: usize,
     /// The disk that is not in use: the copy, then the one that it was made of.
     other: Disk,
@@ -93,7 +93,7 @@ struct Copied {
 pub struct Copies {
     /// Whether any may be made: else nodes do not greet each other.
     pub drawn: bool,
-    copied: Option<Copied>,
+    copied: Option<DiskCopy>,
     random: Random,
 }
 
@@ -282,7 +282,7 @@ impl World {
         let Some(store) = each.store.copy(self.plan.seed) else { return };
         let (file, met) = (each.lives.file.clone(), each.lives.met.clone());
         let other = Disk { store, maps: each.kept_maps.clone(), file, met };
-        self.faults.copies.copied = Some(Copied { node, other, aside: Aside::default(), down, others_restart });
+        self.faults.copies.copied = Some(DiskCopy { node, other, aside: Aside::default(), down, others_restart });
         self.coverage.note("copy: made");
         self.schedule(self.now + down + after, Event::PutBack { node });
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use coppice_ordering::Settings;
 
 use super::faults::{Fault, Kind, Target};
-use super::plan::{DiskPlan, Judged, MS, Nanos, Network, Plan, ServerPlan, Workload};
+use super::plan::{DiskPlan, MS, Nanos, Network, Plan, ServerPlan, Verdicts, Workload};
 use super::trace::Trace;
 use super::world::World;
 
@@ -116,7 +116,7 @@ fn plan(seed: u64, cut: &str) -> Plan {
         faults: faults(seed, cut),
         minority_down: false,
         // What is answered is judged by all other runs.
-        judged: Judged { audit: false, certificate: false, search: false },
+        judged: Verdicts { audit: false, certificate: false, search: false },
         ..drawn
     }
 }

@@ -13,10 +13,10 @@ use coppice_core::multicast::MulticastMessage;
 use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Configuration, Instance};
 
-use super::control::Told;
+use super::control::ControllerInput;
 use super::plan::Nanos;
 use super::snapshots::Writing;
-use super::store::Saved;
+use super::store::SavedSnapshot;
 use super::workers::Mail;
 
 /// Something that happens.
@@ -37,7 +37,7 @@ pub enum Event {
     /// A node is asked for a snapshot.
     SnapshotAsked { from: usize, node: usize, life: u64, fetch: FetchId, group: PartitionId, least: Instance },
     /// A snapshot is at the node that asked.
-    SnapshotArrived { node: usize, life: u64, fetch: FetchId, group: PartitionId, saved: Saved },
+    SnapshotArrived { node: usize, life: u64, fetch: FetchId, group: PartitionId, saved: SavedSnapshot },
     /// A snapshot did not come.
     SnapshotPatience { node: usize, life: u64, fetch: FetchId, group: PartitionId },
     /// The next checkpoint of a removed replica goes.
@@ -47,7 +47,7 @@ pub enum Event {
     /// The directory was to decide something by now.
     Undecided { node: usize, life: u64, stream: u32 },
     /// Something comes to a controller.
-    Told { node: usize, life: u64, input: Told },
+    Control { node: usize, life: u64, input: ControllerInput },
     /// A node is asked for its map.
     MapAsked { from: usize, node: usize, life: u64 },
     /// A node hears of a map, and who leads what as far as the other knows.
@@ -112,7 +112,7 @@ impl Event {
             | Event::Deleted { node, life, .. }
             | Event::Settings { node, life }
             | Event::ControlTick { node, life, .. }
-            | Event::Told { node, life, .. }
+            | Event::Control { node, life, .. }
             | Event::Undecided { node, life, .. }
             | Event::MapTold { node, life, .. }
             | Event::Greets { node, life, .. }
@@ -125,7 +125,7 @@ impl Event {
 /// Events to come, and how many there were.
 #[derive(Default)]
 pub struct Agenda {
-    events: BinaryHeap<Reverse<Scheduled>>,
+    events: BinaryHeap<Reverse<ScheduledEvent>>,
     /// Events ordered so far, and those that happened.
     ordered: u64,
     happened: u64,
@@ -135,13 +135,13 @@ impl Agenda {
     /// Orders an event.
     pub fn push(&mut self, at: Nanos, event: Event) {
         self.ordered += 1;
-        self.events.push(Reverse(Scheduled { at, number: self.ordered, event }));
+        self.events.push(Reverse(ScheduledEvent { at, number: self.ordered, event }));
     }
 
     /// The next one, unless that is later than `until`.
     pub fn pop(&mut self, until: Nanos) -> Option<(Nanos, Event)> {
         self.events.peek().filter(|next| next.0.at <= until)?;
-        let Reverse(Scheduled { at, event, .. }) = self.events.pop()?;
+        let Reverse(ScheduledEvent { at, event, .. }) = self.events.pop()?;
         self.happened += 1;
         Some((at, event))
     }
@@ -158,7 +158,7 @@ impl Agenda {
 }
 
 /// An event and its time; of equal times the one ordered first comes first.
-struct Scheduled {
+struct ScheduledEvent {
     /// When.
     at: Nanos,
     /// Counts them.
@@ -167,22 +167,22 @@ struct Scheduled {
     event: Event,
 }
 
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Scheduled) -> bool {
+impl PartialEq for ScheduledEvent {
+    fn eq(&self, other: &ScheduledEvent) -> bool {
         (self.at, self.number) == (other.at, other.number)
     }
 }
 
-impl Eq for Scheduled {}
+impl Eq for ScheduledEvent {}
 
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
+impl PartialOrd for ScheduledEvent {
+    fn partial_cmp(&self, other: &ScheduledEvent) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
+impl Ord for ScheduledEvent {
+    fn cmp(&self, other: &ScheduledEvent) -> std::cmp::Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt::{self, Debug, Write as _};
 use std::hash::{Hash, Hasher};
 
-use coppice_core::controller::{Effect as Wanted, Input as Told};
+use coppice_core::controller::{Effect as Wanted, Input as ControllerInput};
 use coppice_core::replica;
 use coppice_core::request::{Origin, Reply};
 use coppice_core::worker::{Effect, Input, Message, Note, Report};
@@ -167,25 +167,25 @@ fn show_report(report: &Report) -> String {
 }
 
 /// An input of a controller, in a trace and for its hash.
-pub fn show_told(input: &Told) -> String {
+pub fn show_told(input: &ControllerInput) -> String {
     match input {
-        Told::Tick => "tick".into(),
-        Told::Identity(node) => format!("is {node}"),
-        Told::Map(map) => format!("map {}", map.version),
-        Told::Settings(settings) => format!("settings {}", settings.replicas),
-        Told::Recovered(found) => format!("recovered {} {:?} {:?}", found.group, found.removed, found.created),
-        Told::Founded(entry) => format!("founded {}", entry.partition),
-        Told::Report(report) => show_report(report),
-        Told::CreateDurable(group, me) => format!("{group} {me} is born"),
-        Told::Offered { fetch, kept, version } => format!("fetch {fetch} offered {kept:?} {version}"),
-        Told::Fetched(fetch, loaded) => {
+        ControllerInput::Tick => "tick".into(),
+        ControllerInput::Identity(node) => format!("is {node}"),
+        ControllerInput::Map(map) => format!("map {}", map.version),
+        ControllerInput::Settings(settings) => format!("settings {}", settings.replicas),
+        ControllerInput::Recovered(found) => format!("recovered {} {:?} {:?}", found.group, found.removed, found.created),
+        ControllerInput::Founded(entry) => format!("founded {}", entry.partition),
+        ControllerInput::Report(report) => show_report(report),
+        ControllerInput::CreateDurable(group, me) => format!("{group} {me} is born"),
+        ControllerInput::Offered { fetch, kept, version } => format!("fetch {fetch} offered {kept:?} {version}"),
+        ControllerInput::Fetched(fetch, loaded) => {
             format!("fetch {fetch} got {:?}", loaded.as_ref().map(|loaded| (loaded.instance, loaded.machine.digest())))
         }
-        Told::Deleted(group) => format!("{group} deleted"),
-        Told::View(view) => format!("view {view:?}"),
-        Told::Decided { command, is_taken } => format!("decided {command:?} {is_taken}"),
-        Told::Assigned(node, trouble) => format!("assigned {node} {trouble:?}"),
-        Told::Verb { request, .. } => format!("verb {request:?}"),
+        ControllerInput::Deleted(group) => format!("{group} deleted"),
+        ControllerInput::View(view) => format!("view {view:?}"),
+        ControllerInput::Decided { command, is_taken } => format!("decided {command:?} {is_taken}"),
+        ControllerInput::Assigned(node, trouble) => format!("assigned {node} {trouble:?}"),
+        ControllerInput::Verb { request, .. } => format!("verb {request:?}"),
     }
 }
 

@@ -22,9 +22,9 @@ use super::control::{ControlThread, own};
 use super::copies::Lives;
 use super::events::Event;
 use super::plan::{MS, Nanos, Plan};
-use super::store::{Store, Written};
+use super::store::{Store, WriteState};
 use super::trace::Fingerprint;
-use super::watermarks::Watermarks;
+use super::watermarks::{Watermarks, check_trim};
 use super::workers::Mail;
 use super::world::World;
 use super::{damage, fingerprint};
@@ -74,7 +74,7 @@ impl Clock {
 }
 
 /// What is remembered of a replica here, beside what its worker remembers.
-pub struct Watched {
+pub struct ReplicaWatch {
     /// How far it was when it was last looked at.
     pub watermarks: Watermarks,
 }
@@ -150,7 +150,7 @@ pub struct Process {
     /// When the last message of a queue between workers arrives.
     pub mailed: BTreeMap<(usize, bool), Nanos>,
     /// What is remembered of its replicas.
-    pub watched: BTreeMap<PartitionId, Watched>,
+    pub watched: BTreeMap<PartitionId, ReplicaWatch>,
     /// Other nodes that said last that they have no room.
     pub full_nodes: BTreeSet<NodeId>,
     /// Who answered when each query came.
@@ -502,13 +502,16 @@ impl World {
     pub fn on_flushed(&mut self, node: usize) {
         let life = self.nodes[node].life;
         match self.nodes[node].store.finish() {
-            Written::Durable(appends) => {
+            WriteState::Durable(appends) => {
                 let mut groups: BTreeMap<PartitionId, coppice_ordering::Lsn> = BTreeMap::new();
                 for append in &appends {
                     self.oracle.durable(node, &append.entry);
                     match append.entry {
                         Entry::Removed { group, .. } => self.on_removal_logged(node, PartitionId(group.0)),
-                        Entry::Trimmed { group, upto } => self.check_trim(node, PartitionId(group.0), upto),
+                        Entry::Trimmed { group, upto } => {
+                            let found = check_trim(&self.nodes[node], PartitionId(group.0), upto);
+                            self.expect(found);
+                        }
                         Entry::Created { group, replica, .. } => {
                             let thread = BIRTHS + group.0 as usize;
                             self.report(node, thread, controller::Input::CreateDurable(group, replica));
@@ -531,13 +534,13 @@ impl World {
                     self.schedule(self.now + IDLE, Event::Idle { node, life });
                 }
             }
-            Written::Full => {
+            WriteState::Full => {
                 self.coverage.note("log: finds no room, and waits");
                 self.nodes[node].process.log_is_stuck = true;
                 self.schedule(self.now + FULL_RETRY, Event::Flushed { node, life });
             }
             // Poisoned: the process stops, and is started again.
-            Written::Failed => {
+            WriteState::Failed => {
                 self.coverage.note("log: a write failed, and the process ends");
                 self.crash_process(node, 100 * MS);
             }

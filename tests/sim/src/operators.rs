@@ -1,4 +1,5 @@
-//! Operators: they ask for changes of the topology while clients work, and begin processes that become nodes.
+//! Operators: they ask for changes of the topology while clients work, begin processes that become nodes, and set what
+//! each node hears of at a time of its own (protocol.md 6, operations.md 3).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,14 +9,16 @@ use coppice_client::wire::{AdminReply, ChangeId, NodeId, NodeStatus, PartitionId
 use coppice_core::controller;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
 use coppice_core::reshape::View;
+use coppice_core::sessions::SessionLimits;
 use coppice_core::status::LocalStatus;
+use coppice_ordering::tuning::Tuning;
 
 use super::clients::key;
 use super::control::own;
 use super::events::Event;
-use super::faults::Kind;
+use super::faults::{Kind, Target};
 use super::node::Node;
-use super::plan::{MS, Nanos};
+use super::plan::{MS, Nanos, Plan};
 use super::world::{World, addresses};
 
 /// What an operator could not begin, because somebody was away, is tried again after this.
@@ -24,6 +27,21 @@ const OPERATOR_PATIENCE: Nanos = 400 * MS;
 const PARTITIONS_MAX: usize = 10;
 
 /// What nodes say of themselves, and how processes become nodes.
+/// A node hears of a setting at most so late.
+const TOLD_MAX: Nanos = 1_000 * MS;
+
+/// The bounds of session tables in a run of `plan`, until somebody sets others.
+pub fn first_limits(plan: &Plan) -> SessionLimits {
+    limits(plan.server.sessions_max, plan.server.expiry_instances)
+}
+
+fn limits(sessions_max: usize, expiry_instances: u64) -> SessionLimits {
+    let usual = SessionLimits::default();
+    // Where sessions end early, they end for their answers too.
+    let table_bytes_max = if expiry_instances < 1_000_000 { 2 << 10 } else { usual.table_bytes_max };
+    SessionLimits { expiry_instances, sessions_max, table_bytes_max, ..usual }
+}
+
 impl World {
     /// What a node hears from all that it reaches, itself included. Who was removed has no address any more.
     pub fn view(&self, node: usize, map: &PartitionMap) -> View {
@@ -70,6 +88,43 @@ impl World {
             AdminReply::Failed(_) => "operator: is refused",
             _ => "operator: asks for what is under way, or done",
         });
+    }
+
+    /// An operator sets other bounds.
+    pub fn set_limits(&mut self, sessions_max: usize, expiry_instances: u64) {
+        self.asked.limits = limits(sessions_max, expiry_instances);
+        for node in 0..self.nodes.len() {
+            self.tell_settings(node);
+        }
+    }
+
+    /// The node that leads a group tunes it, as its autopilot does.
+    pub fn tune(&mut self, group: PartitionId, batch_bytes_max: usize, window: u32, window_bytes_max: usize) {
+        let node = self.node_of(Target::Leader(group.0));
+        let Some(host) = self.nodes[node].group_mut(group) else { return };
+        let paxos = host.replica.paxos_mut();
+        let mut settings = paxos.settings().clone();
+        // As on nodes, acceptors accept twice as far ahead as the widest window is.
+        let window = window.min((settings.accept_ahead_max / 2) as u32);
+        let tuning = Tuning { batch_bytes_max, window, window_bytes_max, ..Tuning::of(&settings) };
+        tuning.apply(&mut settings);
+        paxos.set_settings(settings);
+    }
+
+    /// This node hears of the settings, later.
+    pub fn tell_settings(&mut self, node: usize) {
+        let (life, wait) = (self.nodes[node].life, self.draws.told.below(TOLD_MAX as usize) as Nanos);
+        self.schedule(self.now + wait, Event::Settings { node, life });
+    }
+
+    /// This node hears of the settings, now.
+    pub fn on_settings(&mut self, node: usize) {
+        let limits = self.asked.limits;
+        let node = &mut self.nodes[node];
+        node.process.limits = Some(limits);
+        for group in node.process.workers.iter_mut().flat_map(|worker| worker.groups_mut().values_mut()) {
+            group.replica.set_session_limits(limits);
+        }
     }
 }
 

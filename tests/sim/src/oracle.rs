@@ -19,10 +19,9 @@ use super::groups::{Group, Groups};
 use super::known::{Known, decided_by};
 use super::ledger::Ledger;
 use super::plan::Nanos;
-use super::store::Saved;
+use super::store::SavedSnapshot;
 use super::tickets::Tickets;
 use super::watermarks::{forked_whole, is_elected};
-use super::world::World;
 
 /// The tip without its undo records is compared with the decided state each so many steps (I8), and the nodes of both
 /// trees are looked through.
@@ -483,31 +482,24 @@ impl Oracle {
     }
 }
 
-impl World {
+impl Oracle {
     /// A process must begin with the decided state of its instance, a child with what the split left it (I7, I15).
-    pub fn check_start(&mut self, node: usize, group: PartitionId, instance: Instance, digest: u64) {
-        if let Err((check, what)) = self.oracle.digest(node, group, instance, digest, "I7 another beginning") {
-            self.fail(check, what);
-        }
+    pub fn check_start(&mut self, node: usize, group: PartitionId, instance: Instance, digest: u64) -> Found {
+        self.digest(node, group, instance, digest, "I7 another beginning")
     }
 
     /// A snapshot must be the decided state of its instance, all of it (ST6, SP7).
-    pub fn check_snapshot(&mut self, group: PartitionId, saved: &Saved) {
-        let found = match saved.load(Capacity::DEFAULT) {
+    pub fn check_snapshot(&mut self, group: PartitionId, saved: &SavedSnapshot) -> Found {
+        match saved.load(Capacity::DEFAULT) {
             Err(error) => broken("snapshot", format!("{group}: a snapshot just taken does not load: {error}")),
             Ok(loaded) => {
                 let digest = loaded.machine.digest();
-                let state = self.oracle.digest(0, group, loaded.instance, digest, "ST6 snapshot");
-                state.and_then(|()| self.oracle.governs(group, loaded.instance, &loaded.configuration))
+                self.digest(0, group, loaded.instance, digest, "ST6 snapshot")?;
+                self.governs(group, loaded.instance, &loaded.configuration)
             }
-        };
-        if let Err((check, what)) = found {
-            self.fail(check, what);
         }
     }
-}
 
-impl Oracle {
     /// A part of a query leaves (I13).
     pub(super) fn gives(&self, part: &QueryPart) -> Found {
         let group = self.groups.get(&part.position.partition);

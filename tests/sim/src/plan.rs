@@ -90,7 +90,7 @@ pub struct Plan {
     /// During the liveness phase only a majority of each group runs.
     pub minority_down: bool,
     /// What the run is judged by.
-    pub judged: Judged,
+    pub judged: Verdicts,
 }
 
 /// Clients, and what they ask for.
@@ -138,7 +138,7 @@ pub struct ServerPlan {
 
 /// What a run is judged by, beside the invariants after every step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Judged {
+pub struct Verdicts {
     /// The audit: all nodes run, replicas become equal, and the history is checked. Else the run ends with the liveness
     /// phase.
     pub audit: bool,
@@ -148,9 +148,9 @@ pub struct Judged {
     pub search: bool,
 }
 
-impl Default for Judged {
-    fn default() -> Judged {
-        Judged { audit: true, certificate: true, search: true }
+impl Default for Verdicts {
+    fn default() -> Verdicts {
+        Verdicts { audit: true, certificate: true, search: true }
     }
 }
 
@@ -234,7 +234,7 @@ impl Plan {
             faults: Vec::new(),
             shuffle: shape.below(2) == 0,
             minority_down: replicas > 1 && shape.below(2) == 0,
-            judged: Judged::default(),
+            judged: Verdicts::default(),
         };
         if !quiet {
             widen(&mut plan);

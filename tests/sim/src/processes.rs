@@ -1,10 +1,11 @@
-//! Ends and starts of processes: what a crash takes, and what a start makes of the disk.
+//! Ends and starts of processes: what a crash takes, what a start makes of the disk, and how the other nodes hear of it.
 
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{MapVersion, PartitionId};
 use coppice_core::controller::{self, RecoveredReplica};
 use coppice_core::executor::ExecutorSettings;
+use coppice_core::failure_detector::LastHeard;
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::Directory;
 use coppice_core::machine::partition::Partition;
@@ -17,11 +18,14 @@ use coppice_server::log::Append;
 
 use super::control::own;
 use super::events::Event;
-use super::node::Watched;
+use super::node::ReplicaWatch;
 use super::plan::{MS, Nanos};
 use super::watermarks::Watermarks;
 use super::workers::Mail;
 use super::world::World;
+
+/// A node tries to connect again so long after a connection ended.
+const REFUSED_AFTER: Nanos = 5 * MS;
 
 impl World {
     /// The node's process or its power ends.
@@ -183,7 +187,8 @@ impl World {
         if let Err((check, what)) = self.oracle.recovered(node, (group, me), snapshot, &records) {
             self.fail(check, what);
         }
-        self.check_start(node, group, snapshot, machine.digest());
+        let found = self.oracle.check_start(node, group, snapshot, machine.digest());
+        self.expect(found);
         if campaign_first {
             self.coverage.note("start: is to lead first");
         }
@@ -209,7 +214,7 @@ impl World {
         self.nodes[node].process.limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
         let nodes = create.nodes().collect();
         let each = &mut self.nodes[node];
-        each.process.watched.insert(group, Watched { watermarks: Watermarks::beginning(snapshot) });
+        each.process.watched.insert(group, ReplicaWatch { watermarks: Watermarks::beginning(snapshot) });
         let owner = each.owner(group);
         self.input(node, owner, Input::Host(Box::new(Group::new(replica, nodes)), effects));
     }
@@ -222,6 +227,48 @@ impl World {
             Some(entry) => {
                 let range = KeyRange { low: (&*entry.low).into(), high: entry.high.as_deref().map(Into::into) };
                 Machine::Partition(Box::new(Partition::new(group, range, MapVersion(1))))
+            }
+        }
+    }
+
+    /// A worker lets the other nodes hear that its node lives, and hears of them.
+    pub fn detect_failures(&mut self, node: usize, worker: usize) {
+        let life = self.nodes[node].life;
+        for other in 0..self.nodes.len() {
+            let listens = self.nodes[other].up && self.net.hears(other, node) && other != node;
+            if listens {
+                let at = self.nodes[other].clock.local(self.now);
+                self.nodes[other].process.heard.insert(own(node), LastHeard { at, life });
+            }
+        }
+        let heard = self.nodes[node].process.heard.iter().map(|(&node, &heard)| (node, heard)).collect();
+        self.input(node, worker, Input::Heard { fresh: Vec::new(), heard });
+    }
+
+    /// The process of a node ended and its machine did not: it closes the connections to the others, and refuses those
+    /// that they try to make anew.
+    pub fn close_links(&mut self, gone: usize) {
+        for node in (0..self.nodes.len()).filter(|node| *node != gone) {
+            if self.nodes[node].up && self.net.hears(node, gone) && self.net.hears(gone, node) {
+                let (life, after) = (self.nodes[node].life, REFUSED_AFTER + self.net.delay());
+                self.schedule(self.now + after, Event::Gone { node, life, gone });
+            }
+        }
+    }
+
+    /// The groups of a node are told that the process of another one has ended, if it has not begun anew meanwhile.
+    pub fn on_gone(&mut self, node: usize, life: u64, gone: usize) {
+        if self.nodes[node].life == life && self.nodes[node].up && !self.nodes[gone].up {
+            self.coverage.note("a node is told that another one's process ended");
+            self.tell_workers(node, || Input::Gone(own(gone)));
+        }
+    }
+
+    fn tell_workers(&mut self, node: usize, input: impl Fn() -> Input) {
+        let life = self.nodes[node].life;
+        for worker in 0..self.nodes[node].process.workers.len() {
+            if self.nodes[node].life == life {
+                self.input(node, worker, input());
             }
         }
     }

@@ -10,7 +10,7 @@ use coppice_ordering::Instance;
 use super::events::Event;
 use super::node::place;
 use super::plan::{MS, Nanos};
-use super::store::{CLUSTER, Refused, Saved, Stage};
+use super::store::{CLUSTER, Refused, SavedSnapshot, Stage};
 use super::world::World;
 
 /// A snapshot that has not come by then is not waited for any more.
@@ -32,13 +32,14 @@ impl World {
         if self.nodes[node].group(group).is_some_and(|host| host.boundaries.is_owed()) {
             self.coverage.note("merge: a neighbour is taken in");
         }
-        let saved = Saved::of(taken);
-        self.check_snapshot(group, &saved);
+        let saved = SavedSnapshot::of(taken);
+        let found = self.oracle.check_snapshot(group, &saved);
+        self.expect(found);
         self.write_checkpoint(node, group, saved, Writing::Own(number));
     }
 
     /// Begins to write a checkpoint: one of this node's, or a snapshot that has come.
-    fn write_checkpoint(&mut self, node: usize, group: PartitionId, saved: Saved, writing: Writing) {
+    fn write_checkpoint(&mut self, node: usize, group: PartitionId, saved: SavedSnapshot, writing: Writing) {
         let took = self.draws.disk.below(self.plan.disk.snapshot_max as usize) as Nanos;
         match self.nodes[node].store.begin_checkpoint(group, saved) {
             Ok(checkpoint) => {
@@ -150,14 +151,15 @@ impl World {
             self.coverage.note("snapshot: asked of one that is behind");
             return;
         }
-        let saved = Saved::of(snapshot::take(CLUSTER, &host.replica));
-        self.check_snapshot(group, &saved);
+        let saved = SavedSnapshot::of(snapshot::take(CLUSTER, &host.replica));
+        let found = self.oracle.check_snapshot(group, &saved);
+        self.expect(found);
         let took = self.net.delay() + self.draws.disk.below(self.plan.disk.snapshot_max as usize) as Nanos;
         self.schedule(self.now + took, Event::SnapshotArrived { node, life, fetch, group, saved });
     }
 
     /// A snapshot of another node is here; it is kept as a checkpoint before anything is made of it, if it is wanted.
-    pub fn on_snapshot_arrived(&mut self, node: usize, fetch: FetchId, group: PartitionId, saved: Saved) {
+    pub fn on_snapshot_arrived(&mut self, node: usize, fetch: FetchId, group: PartitionId, saved: SavedSnapshot) {
         let loaded = match saved.load(self.plan.capacity(node)) {
             Ok(loaded) => loaded,
             Err(error) => return self.fail("snapshot", format!("an intact snapshot does not load: {error}")),

@@ -33,7 +33,7 @@ mod saved;
 use checkpoints::Checkpoints;
 pub use checkpoints::{Refused, Stage};
 pub use damage::Misread;
-pub use saved::Saved;
+pub use saved::SavedSnapshot;
 use sim_disk::{Crash, SimDisk};
 
 /// Deterministic numbers for the disk.
@@ -105,7 +105,7 @@ fn drawn(random: &mut Random) -> Drawn {
 
 /// How a write ended.
 #[derive(Debug)]
-pub enum Written {
+pub enum WriteState {
     /// These entries are durable.
     Durable(Vec<Append>),
     /// The disk is full: the same again later.
@@ -250,14 +250,14 @@ impl Store {
     }
 
     /// The flush of the write under way ends.
-    pub fn finish(&mut self) -> Written {
-        let Some(engine) = &mut self.engine else { return Written::Failed };
+    pub fn finish(&mut self) -> WriteState {
+        let Some(engine) = &mut self.engine else { return WriteState::Failed };
         match engine.proceed() {
-            Err(_) => Written::Failed,
-            Ok(Progress::Full) => Written::Full,
+            Err(_) => WriteState::Failed,
+            Ok(Progress::Full) => WriteState::Full,
             Ok(Progress::Durable) => {
                 let durable = self.writing.take().unwrap_or_default();
-                if self.keep() { Written::Durable(durable) } else { Written::Failed }
+                if self.keep() { WriteState::Durable(durable) } else { WriteState::Failed }
             }
         }
     }
@@ -350,7 +350,7 @@ impl Store {
     }
 
     /// Begins a checkpoint, and names it.
-    pub fn begin_checkpoint(&mut self, group: PartitionId, saved: Saved) -> Result<u64, Refused> {
+    pub fn begin_checkpoint(&mut self, group: PartitionId, saved: SavedSnapshot) -> Result<u64, Refused> {
         let disk = self.disk.0.borrow();
         let used = || disk.file_names().iter().map(|name| disk.bytes(*name).len()).sum::<usize>() as u64;
         let room = disk.budget.map(|budget| budget.saturating_sub(used()));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::coverage::Coverage;
-use super::plan::Judged;
+use super::plan::Verdicts;
 use super::trace::Trace;
 use super::watch::Running;
 use super::{Failure, Outcome, Plan, failing, run};
@@ -35,7 +35,7 @@ pub struct Sweep {
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// What the runs are judged by.
-    pub judged: Judged,
+    pub judged: Verdicts,
     /// Names and values for [`Plan::set`].
     pub set: Vec<(String, String)>,
 }

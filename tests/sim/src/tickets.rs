@@ -7,20 +7,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use coppice_client::wire::PartitionId;
 use coppice_core::ids;
-use coppice_core::request::{Origin, Reply};
 use coppice_ordering::multicast::{Effect, Work};
-use coppice_ordering::{Ballot, Instance, QueryId, Ticket};
-use coppice_words::positions;
+use coppice_ordering::{Ballot, QueryId, Ticket};
 
 use super::groups::Groups;
 use super::ledger::Ledger;
 use super::oracle::{Found, broken};
 use super::plan::Nanos;
-use super::world::World;
 
 /// One ticket, as its coordinator sent it.
 #[derive(Clone, Debug, Default)]
-struct Issued {
+struct IssuedTicket {
     partitions: BTreeSet<PartitionId>,
     queries: BTreeSet<QueryId>,
     is_change: bool,
@@ -29,7 +26,7 @@ struct Issued {
     is_done: bool,
 }
 
-impl Issued {
+impl IssuedTicket {
     /// Neither released nor voided, as far as its queries, or its change, tell. The first one of a ballot has none.
     fn is_open(&self) -> bool {
         match self.is_change {
@@ -42,7 +39,7 @@ impl Issued {
 /// All tickets.
 #[derive(Debug, Default)]
 pub struct Tickets {
-    issued: BTreeMap<Ticket, Issued>,
+    issued: BTreeMap<Ticket, IssuedTicket>,
     /// By ballot, since each coordinator counts its own.
     queries: BTreeMap<(Ballot, QueryId), Ticket>,
     aborted: BTreeSet<(Ballot, QueryId)>,
@@ -170,78 +167,6 @@ impl Tickets {
         }
         let released = self.released.entry(partition).or_insert(watermark);
         *released = watermark.max(*released);
-        Ok(())
-    }
-}
-
-impl World {
-    /// A reply leaves only if all up to its instance is decided, and every ticket up to its place is released (I9).
-    pub fn replies(&mut self, node: usize, group: PartitionId, origin: Origin, reply: &Reply) -> Found {
-        if let Reply::Gathered { parts, .. } = reply {
-            return parts.iter().try_for_each(|(at, _)| self.answers(node, at.partition, origin, reply, at.instance));
-        }
-        let (of, instance, index) = match reply {
-            // A repeated answer names the place where the command ran first, perhaps in the parent's log.
-            Reply::Pack(answer) => match positions(answer).into_iter().max_by_key(|at| at.0.instance) {
-                Some((at, _)) => (at.partition, at.instance, at.index),
-                None => return Ok(()),
-            },
-            Reply::Opened(session) => (session.partition, session.instance, session.index),
-            Reply::Read { instance, .. }
-            | Reply::Range { instance, .. }
-            | Reply::Readings { instance, .. }
-            | Reply::Validated { instance, .. } => return self.answers(node, group, origin, reply, instance.0),
-            Reply::Gathered { .. } => return Ok(()),
-            Reply::Directory(_)
-            | Reply::Refused(_)
-            | Reply::Unsure { .. }
-            | Reply::QueryPlan(_)
-            | Reply::Completed { .. }
-            | Reply::Aborted { .. } => return Ok(()),
-        };
-        self.answers_of(node, (group, of), origin, reply, (instance, index))
-    }
-
-    /// What was read at an instance of a group.
-    fn answers(&mut self, node: usize, group: PartitionId, origin: Origin, reply: &Reply, instance: u64) -> Found {
-        self.answers_of(node, (group, group), origin, reply, (instance, u32::MAX))
-    }
-
-    fn answers_of(
-        &mut self,
-        node: usize,
-        (group, of): (PartitionId, PartitionId),
-        origin: Origin,
-        reply: &Reply,
-        (instance, index): (u64, u32),
-    ) -> Found {
-        if instance > self.oracle.decided(of) {
-            return broken("I9 undecided reply", format!("n{node}.{group} answers as of {of} #{instance}"));
-        }
-        let saved = |node: usize| self.nodes[node].store.newest_checkpoint(group).unwrap_or_default();
-        let writes = of == group && matches!(reply, Reply::Pack(_) | Reply::Opened(_));
-        // One that was merged away is held by its merge target, and its own replicas forget it: but for a process that
-        // stood still meanwhile, which has an answer left to give (seed 900439).
-        let gone = self.oracle.map().is_some_and(|map| map.group(group).is_none());
-        if writes && !gone && !self.oracle.is_held(group, Instance(instance), saved) {
-            return broken("I4 answered and not held", format!("n{node}.{group} #{instance}, by no majority"));
-        }
-        // The tickets of the parent's log are behind the one that the child was born with, or behind a later first one.
-        let before = self.oracle.groups.get(&group).filter(|_| of == group);
-        let ticket = before.and_then(|state| state.last_ticket((instance, index)));
-        if of != group && matches!(reply, Reply::Pack(_)) {
-            self.coverage.note("session: answered from the parent's log");
-        }
-        if ticket.is_some() {
-            self.coverage.note("gate: a reply stands behind a ticket");
-        }
-        let released = self.oracle.tickets.released(group);
-        if ticket > released && self.is_stale(origin) {
-            self.coverage.note("gate: a stale read does not wait");
-        } else if ticket > released {
-            let what = format!("n{node}.{group} answers as of #{instance} behind {ticket:?}");
-            return broken("I9 the gate", what);
-        }
         Ok(())
     }
 }

@@ -8,8 +8,8 @@ use coppice_core::worker::Group as Hosted;
 use coppice_ordering::{Ballot, Configuration, Instance, Settings, Ticket};
 
 use super::groups::Group;
+use super::node::Node;
 use super::oracle::{Found, broken};
-use super::world::World;
 
 /// How far a replica says that it is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -97,36 +97,30 @@ impl Sizes {
     }
 }
 
-impl World {
-    /// Holds the marks of a replica against those before the step.
-    pub fn check_watermarks(&mut self, node: usize, group: PartitionId) -> Found {
-        let each = &self.nodes[node];
-        let (Some(host), Some(watched)) = (each.group(group), each.process.watched.get(&group)) else { return Ok(()) };
-        let paxos = host.replica.paxos();
-        let truth = Truth { decided: paxos.decided_upto(), released: self.oracle.tickets.released(group) };
-        let marks = Watermarks::of(host, &watched.watermarks);
-        let ahead_max = host.replica.executor().ahead_max();
-        let follows = marks.follows(&watched.watermarks, truth);
-        let fits = marks.sizes.fits(&watched.watermarks.sizes, paxos.settings(), ahead_max);
-        if let Some(watched) = self.nodes[node].process.watched.get_mut(&group) {
-            watched.watermarks = marks;
-        }
-        let told = |(check, what)| (check, format!("n{node}.{group}: {what}"));
-        follows.and(fits).map_err(told)
+/// Holds the watermarks of a replica against those before the step; `released` is the highest that a coordinator told.
+pub fn check_step(each: &mut Node, group: PartitionId, released: Option<Ticket>) -> Found {
+    let (Some(host), Some(watched)) = (each.group(group), each.process.watched.get(&group)) else { return Ok(()) };
+    let paxos = host.replica.paxos();
+    let truth = Truth { decided: paxos.decided_upto(), released };
+    let marks = Watermarks::of(host, &watched.watermarks);
+    let ahead_max = host.replica.executor().ahead_max();
+    let follows = marks.follows(&watched.watermarks, truth);
+    let fits = marks.sizes.fits(&watched.watermarks.sizes, paxos.settings(), ahead_max);
+    if let Some(watched) = each.process.watched.get_mut(&group) {
+        watched.watermarks = marks;
     }
+    follows.and(fits)
+}
 
-    /// I4: the log on a disk forgets nothing that no durable state of that node holds. (What is in memory may go
-    /// earlier: whoever lacks it gets a snapshot.)
-    pub fn check_trim(&mut self, node: usize, group: PartitionId, upto: Instance) {
-        let Some(watched) = self.nodes[node].process.watched.get(&group) else { return };
-        let saved = self.nodes[node].store.newest_checkpoint(group).unwrap_or_default().max(watched.watermarks.began);
-        if upto > saved {
-            self.fail(
-                "I4 trimmed above its snapshot",
-                format!("n{node}.{group}: the log to {upto}, {saved} is durable"),
-            );
-        }
+/// I4: the log on a disk forgets nothing that no durable state of that node holds. (What is in memory may go earlier:
+/// whoever lacks it gets a snapshot.)
+pub fn check_trim(each: &Node, group: PartitionId, upto: Instance) -> Found {
+    let Some(watched) = each.process.watched.get(&group) else { return Ok(()) };
+    let saved = each.store.newest_checkpoint(group).unwrap_or_default().max(watched.watermarks.began);
+    if upto > saved {
+        return broken("I4 trimmed above its snapshot", format!("{group}: the log to {upto}, {saved} is durable"));
     }
+    Ok(())
 }
 
 /// I5: a leader has the promises of a majority of the voters under whom it leads, and of nobody else.

@@ -20,9 +20,9 @@ use super::events::{Agenda, Event};
 use super::faults::Faults;
 use super::net::Net;
 use super::node::{Clock, Node};
-use super::oracle::Oracle;
+use super::operators::first_limits;
+use super::oracle::{Found, Oracle};
 use super::plan::{MS, Nanos, Plan, Purpose, random};
-use super::settings::first_limits;
 use super::store::CLUSTER;
 use super::trace::Trace;
 
@@ -72,7 +72,7 @@ pub struct World {
     pub lines: Lines,
     /// The newest decided map.
     pub map: Arc<PartitionMap>,
-    pub asked: Asked,
+    pub asked: Intent,
     pub net: Net,
     pub oracle: Oracle,
     pub account: Account,
@@ -85,7 +85,7 @@ pub struct World {
 }
 
 /// What the cluster's operators have asked for.
-pub struct Asked {
+pub struct Intent {
     /// The map that the cluster is made with.
     pub first_map: Arc<PartitionMap>,
     /// Voters that each group is to have.
@@ -155,7 +155,7 @@ impl World {
             nodes,
             clients,
             lines: Lines::default(),
-            asked: Asked {
+            asked: Intent {
                 first_map: Arc::clone(&map),
                 replicas: plan.replicas as usize,
                 leaving: BTreeSet::new(),
@@ -190,6 +190,13 @@ impl World {
         if self.failure.is_none() {
             let (step, at) = (self.trace.steps(), self.now);
             self.failure = Some(Failure { check: check.to_owned(), what, step, at });
+        }
+    }
+
+    /// Notes what an oracle found wrong.
+    pub fn expect(&mut self, found: Found) {
+        if let Err((check, what)) = found {
+            self.fail(check, what);
         }
     }
 
@@ -251,7 +258,7 @@ impl World {
             Event::Vetted { node, .. } => self.on_vetted(node),
             Event::PutBack { node } => self.on_put_back(node),
             Event::ControlTick { node, at, .. } => self.on_control_tick(node, at),
-            Event::Told { node, input, .. } => self.tell(node, input.0),
+            Event::Control { node, input, .. } => self.tell(node, input.0),
             Event::Undecided { node, stream, .. } => self.on_undecided(node, stream),
             Event::MapAsked { from, node, life } => self.on_map_asked(from, node, life),
             Event::MapTold { node, map, leaders, .. } => self.on_map_told(node, &map, leaders),

@@ -95,7 +95,7 @@ struct Node {
 
 /// What one node has used up since it started.
 #[derive(Clone, Debug, Default)]
-pub struct Used {
+pub struct NodeUsage {
     /// Processor time in seconds.
     pub cpu_s: f64,
     /// Seconds in each stage.
@@ -211,8 +211,8 @@ impl Cluster {
     }
 
     /// What each node has used up so far.
-    pub fn used(&self) -> Vec<Used> {
-        let used = |node: &Node| Used {
+    pub fn used(&self) -> Vec<NodeUsage> {
+        let used = |node: &Node| NodeUsage {
             cpu_s: machine::cpu_time_of(node.process).unwrap_or_default().as_secs_f64(),
             stages: node.place.admin.map(|admin| metrics::stages(&admin.to_string())).unwrap_or_default(),
         };

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 
-use super::cluster::{Cluster, Ground, Used};
+use super::cluster::{Cluster, Ground, NodeUsage};
 use super::point::{Load, Reading, Workload, name};
 use coppice_loadgen::app;
 use coppice_loadgen::app::args::{Cli, Command, Global};
@@ -27,7 +27,7 @@ pub fn measure(cluster: &mut Cluster, load: &Load, ground: &Ground<'_>) -> Resul
     let after = cluster.used();
     cluster.all_run(ground.site)?;
     let summary = measured.map_err(|failure| format!("{line}: {}: {}", failure.what, failure.cause))?;
-    let used: Vec<Used> = before.iter().zip(&after).map(|(before, after)| between(before, after)).collect();
+    let used: Vec<NodeUsage> = before.iter().zip(&after).map(|(before, after)| between(before, after)).collect();
     Ok(reading(&summary, &used))
 }
 
@@ -51,16 +51,16 @@ fn command_line(load: &Load, ground: &Ground<'_>, endpoints: &str) -> String {
     )
 }
 
-fn between(before: &Used, after: &Used) -> Used {
+fn between(before: &NodeUsage, after: &NodeUsage) -> NodeUsage {
     let stage = |(word, seconds): (&String, &f64)| {
         (word.clone(), (seconds - before.stages.get(word).copied().unwrap_or(0.0)).max(0.0))
     };
-    Used { cpu_s: (after.cpu_s - before.cpu_s).max(0.0), stages: after.stages.iter().map(stage).collect() }
+    NodeUsage { cpu_s: (after.cpu_s - before.cpu_s).max(0.0), stages: after.stages.iter().map(stage).collect() }
 }
 
 /// Nodes are watched over the whole run, clients between its trimmed ends: what nodes used is taken for each request
 /// of the whole run.
-fn reading(summary: &Summary, used: &[Used]) -> Reading {
+fn reading(summary: &Summary, used: &[NodeUsage]) -> Reading {
     let Summary { throughput, commands_per_second: commands, latency, setup, .. } = summary;
     let answered = (summary.requests + summary.dropped).max(1) as f64;
     let commands_each = if *throughput > 0.0 { commands / throughput } else { 1.0 };
@@ -126,7 +126,7 @@ mod tests {
             ..Summary::default()
         };
         let stages = BTreeMap::from([("execute".to_owned(), 0.25)]);
-        let used = [Used { cpu_s: 0.35, stages }, Used { cpu_s: 0.7, stages: BTreeMap::new() }];
+        let used = [NodeUsage { cpu_s: 0.35, stages }, NodeUsage { cpu_s: 0.7, stages: BTreeMap::new() }];
         let reading = reading(&summary, &used);
         let near = |name: &str, value: f64| assert!((reading[name] - value).abs() < 1e-9, "{name}: {reading:?}");
         near(name::LITTLE, 1.0);
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn nodes_that_counted_before_are_not_charged_for_it() {
-        let used = |cpu_s: f64, order: f64| Used { cpu_s, stages: BTreeMap::from([("order".to_owned(), order)]) };
+        let used = |cpu_s: f64, order: f64| NodeUsage { cpu_s, stages: BTreeMap::from([("order".to_owned(), order)]) };
         let grown = between(&used(1.0, 2.0), &used(1.5, 2.25));
         assert_eq!((grown.cpu_s, grown.stages["order"]), (0.5, 0.25));
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::job::Job;
-use super::tool::{self, Printed};
+use super::tool::{self, ToolOutput};
 use super::{Column, Round};
 use crate::site::{self, Site, free_ports, shown};
 use coppice_loadgen::metrics;
@@ -139,7 +139,7 @@ impl Cluster<'_> {
         command.args(["--txn-ops", &LOAD_PUTS.to_string(), "--total", &total.to_string()]);
         self.round.say(&shown(&command));
         let line = shown(&command);
-        let printed = Printed::parse(&self.site.run("etcd-load", command, LOAD_LIMIT)?)?;
+        let printed = ToolOutput::parse(&self.site.run("etcd-load", command, LOAD_LIMIT)?)?;
         if printed.errors > 0 {
             return Err(format!("{} transactions of the load failed", print_count(printed.errors)));
         }
@@ -170,7 +170,7 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    fn run(&self, job: Job, total: u64) -> Result<(Printed, String), String> {
+    fn run(&self, job: Job, total: u64) -> Result<(ToolOutput, String), String> {
         let mut command = match job {
             Job::Ranges => {
                 let (low, high) = tool::range(self.entries, 1_000);
@@ -184,7 +184,7 @@ impl Cluster<'_> {
         command.args(tool::arguments(job, total, self.entries));
         let limit = self.round.duration * 8 + Duration::from_secs(60);
         let line = shown(&command);
-        Ok((Printed::parse(&self.site.run("etcd-benchmark", command, limit)?)?, line))
+        Ok((ToolOutput::parse(&self.site.run("etcd-benchmark", command, limit)?)?, line))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use clap::Parser;
 
-use super::job::{Job, Measured};
+use super::job::{Job, Measurement};
 use super::{Column, Round};
 use coppice_loadgen::app::args::{Cli, Command, Global};
 use coppice_loadgen::app::failure::Failure;
@@ -39,7 +39,7 @@ pub fn measure(round: &Round, column: &mut Column, job: Job, flags: &str, place:
     }
     let (per_second, p50_ms, p99_ms) = (summary.throughput, summary.latency.p50_ms, summary.latency.p99_ms);
     column.commands.push(line.clone());
-    column.jobs.insert(job, Measured { per_second, p50_ms, p99_ms, errors, command: line });
+    column.jobs.insert(job, Measurement { per_second, p50_ms, p99_ms, errors, command: line });
     Ok(())
 }
 

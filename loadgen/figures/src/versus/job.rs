@@ -56,7 +56,7 @@ impl Job {
 
 /// One job on one store.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Measured {
+pub struct Measurement {
     /// Requests answered per second.
     pub per_second: f64,
     /// Median latency.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use job::{Job, Measured};
+use job::{Job, Measurement};
 use serde::Serialize;
 
 use crate::args::{Global, Peers, VersusArgs};
@@ -59,7 +59,7 @@ struct Column {
     missing: Option<String>,
     /// Why it ended early.
     failed: Option<String>,
-    jobs: BTreeMap<Job, Measured>,
+    jobs: BTreeMap<Job, Measurement>,
     /// Every command line, in order.
     commands: Vec<String>,
     /// What is unequal about it.

@@ -3,7 +3,7 @@
 use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde_json::json;
 
-use super::job::{Job, Measured};
+use super::job::{Job, Measurement};
 use super::{Column, Comparison};
 use coppice_loadgen::units::{print_count, significant};
 
@@ -11,14 +11,14 @@ use coppice_loadgen::units::{print_count, significant};
 struct Figure {
     job: Job,
     unit: &'static str,
-    of: fn(&Measured) -> f64,
+    of: fn(&Measurement) -> f64,
     /// Whether a larger number is the better one.
     more_is_better: bool,
 }
 
-const PER_SECOND: (&str, fn(&Measured) -> f64) = ("per second", |measured| measured.per_second);
-const P50: (&str, fn(&Measured) -> f64) = ("p50 ms", |measured| measured.p50_ms);
-const P99: (&str, fn(&Measured) -> f64) = ("p99 ms", |measured| measured.p99_ms);
+const PER_SECOND: (&str, fn(&Measurement) -> f64) = ("per second", |measured| measured.per_second);
+const P50: (&str, fn(&Measurement) -> f64) = ("p50 ms", |measured| measured.p50_ms);
+const P99: (&str, fn(&Measurement) -> f64) = ("p99 ms", |measured| measured.p99_ms);
 
 fn figures() -> impl Iterator<Item = Figure> {
     Job::ALL.into_iter().flat_map(|job| {
@@ -168,8 +168,8 @@ mod tests {
     use super::*;
     use coppice_loadgen::machine::Machine;
 
-    fn measured(per_second: f64, ms: f64) -> Measured {
-        Measured { per_second, p50_ms: ms, p99_ms: ms * 2.0, errors: 0, command: String::new() }
+    fn measured(per_second: f64, ms: f64) -> Measurement {
+        Measurement { per_second, p50_ms: ms, p99_ms: ms * 2.0, errors: 0, command: String::new() }
     }
 
     fn comparison() -> Comparison {

@@ -1,10 +1,10 @@
 //! etcd's benchmark tool: the keys that it writes, and what it prints.
 
-use super::job::{Job, Measured};
+use super::job::{Job, Measurement};
 
 /// What one run of the tool printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Printed {
+pub struct ToolOutput {
     /// How long it took, seconds.
     pub total_s: f64,
     /// Answered per second, failures left out.
@@ -17,13 +17,13 @@ pub struct Printed {
     pub errors: u64,
 }
 
-impl Printed {
+impl ToolOutput {
     /// Reads the report, which stands behind a progress bar whose lines end with carriage returns.
     ///
     /// # Errors
     /// In words: there is no report of answered requests; the tool's own error if it gave one.
-    pub fn parse(text: &str) -> Result<Printed, String> {
-        let mut printed = Printed::default();
+    pub fn parse(text: &str) -> Result<ToolOutput, String> {
+        let mut printed = ToolOutput::default();
         let mut first_error = None;
         for line in text.split(['\n', '\r']).map(str::trim) {
             if let Some((count, error)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
@@ -51,8 +51,8 @@ impl Printed {
     }
 
     /// As a measurement. A run of fewer than a hundred requests has no 99th percentile; it is then the median.
-    pub fn measured(&self, command: String) -> Measured {
-        Measured {
+    pub fn measured(&self, command: String) -> Measurement {
+        Measurement {
             per_second: self.per_second,
             p50_ms: self.p50_s * 1e3,
             p99_ms: self.p99_s.max(self.p50_s) * 1e3,
@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    const PRECISE: Printed = Printed {
+    const PRECISE: ToolOutput = ToolOutput {
         total_s: 5.994540983,
         per_second: 3336.368882407889,
         p50_s: 0.274811165,
@@ -116,14 +116,15 @@ mod tests {
         errors: 0,
     };
 
-    const ROUNDED: Printed = Printed { total_s: 0.8824, per_second: 226.6616, p50_s: 0.0036, p99_s: 0.0166, errors: 0 };
+    const ROUNDED: ToolOutput =
+        ToolOutput { total_s: 0.8824, per_second: 226.6616, p50_s: 0.0036, p99_s: 0.0166, errors: 0 };
 
     #[test]
     fn a_report_is_read_through_its_progress_bar() {
         // etcd 3.5.17, `benchmark put --precise`, then without `--precise`.
-        let printed = Printed::parse(include_str!("recorded/etcd-put.txt")).unwrap();
+        let printed = ToolOutput::parse(include_str!("recorded/etcd-put.txt")).unwrap();
         assert_eq!(printed, PRECISE);
-        let rounded = Printed::parse(include_str!("recorded/etcd-put-rounded.txt")).unwrap();
+        let rounded = ToolOutput::parse(include_str!("recorded/etcd-put-rounded.txt")).unwrap();
         assert_eq!(rounded, ROUNDED);
         let measured = printed.measured("benchmark put".to_owned());
         assert_eq!((measured.p50_ms * 1e6).round(), (PRECISE.p50_s * 1e9).round());
@@ -131,12 +132,12 @@ mod tests {
 
     #[test]
     fn failures_are_counted_and_a_run_of_nothing_else_is_none() {
-        let printed = Printed::parse(include_str!("recorded/etcd-errors.txt")).unwrap();
+        let printed = ToolOutput::parse(include_str!("recorded/etcd-errors.txt")).unwrap();
         assert_eq!((printed.errors, printed.p99_s), (388, 0.034963429));
-        let all = Printed::parse(include_str!("recorded/etcd-all-errors.txt"));
+        let all = ToolOutput::parse(include_str!("recorded/etcd-all-errors.txt"));
         assert_eq!(all, Err("no request succeeded: etcdserver: mvcc: database space exceeded".to_owned()));
-        assert_eq!(Printed::parse(""), Err("the tool printed no report".to_owned()));
-        assert!(Printed::parse("  Total:\tNaN! secs.\n").is_err_and(|e| e.contains("no number")));
+        assert_eq!(ToolOutput::parse(""), Err("the tool printed no report".to_owned()));
+        assert!(ToolOutput::parse("  Total:\tNaN! secs.\n").is_err_and(|e| e.contains("no number")));
     }
 
     #[test]

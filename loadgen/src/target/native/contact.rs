@@ -16,9 +16,9 @@ use tokio::runtime::Runtime;
 
 use super::super::Nanos;
 use super::super::clock::{Clock, runtime};
-use super::driver::{Driver, Told};
+use super::driver::{Driver, DriverEvent};
 use super::{Options, unique_seed, words};
-use crate::fill::{self, Filled};
+use crate::fill::{self, FillResult};
 use crate::workload::{Key, KeySpace};
 
 /// Bytes of keys and values in one `Load`: four of them fill the window of a partition (`window_bytes_max`, 1 MiB).
@@ -37,7 +37,7 @@ const LOAD_TIMEOUT: Duration = Duration::from_secs(30);
 struct Contact {
     clock: Clock,
     driver: Driver,
-    told: Vec<Told>,
+    told: Vec<DriverEvent>,
     timeout: Duration,
     runtime: Runtime,
 }
@@ -60,7 +60,7 @@ impl Contact {
     }
 
     /// Waits until something was told.
-    fn wait(&mut self) -> Vec<Told> {
+    fn wait(&mut self) -> Vec<DriverEvent> {
         let Contact { clock, driver, told, runtime, .. } = self;
         runtime.block_on(poll_fn(|cx| {
             loop {
@@ -82,8 +82,8 @@ impl Contact {
         loop {
             for told in self.wait() {
                 match told {
-                    Told::Ended(_, result) => return result,
-                    Told::Part(_, bytes, _) => part(&bytes),
+                    DriverEvent::Ended(_, result) => return result,
+                    DriverEvent::Part(_, bytes, _) => part(&bytes),
                 }
             }
         }
@@ -132,7 +132,7 @@ pub fn state(options: &Options) -> Result<Vec<Pair>, String> {
 }
 
 /// What a call of a bulk load carries.
-enum Carried {
+enum BulkPart {
     /// Pairs of this part of the key space.
     Load { part: u64, pairs: Box<[(Value, Value)]> },
     /// One pair of a load that met a key which was there.
@@ -151,13 +151,13 @@ pub fn load(
     entries: u64,
     value_bytes: u32,
     mut told: impl FnMut(u64),
-) -> Result<Filled, String> {
+) -> Result<FillResult, String> {
     let mut contact = Contact::new(options)?;
     contact.greet()?;
     let mut parts: Vec<_> =
         (0..space.parts()).map(|part| Part { keys: space.sorted_in(part, entries), under_way: 0 }).collect();
     let mut loading = Loading { contact, value_bytes, taken: 0, token: 0, carried: BTreeMap::new() };
-    let mut filled = Filled::default();
+    let mut filled = FillResult::default();
     loop {
         for (index, part) in parts.iter_mut().enumerate() {
             while part.under_way < LOADS_MAX && loading.next(index as u64, &mut part.keys)? {
@@ -168,19 +168,19 @@ pub fn load(
             return Ok(filled);
         }
         for event in loading.contact.wait() {
-            let Told::Ended(token, result) = event else { continue };
+            let DriverEvent::Ended(token, result) = event else { continue };
             let ended = loading.carried.remove(&token).expect("a call ends once");
             let answer = result.map_err(|error| words(&error))?;
             match (ended, answer.output) {
-                (Carried::Load { part, pairs }, Output::NotLoaded(_)) => {
+                (BulkPart::Load { part, pairs }, Output::NotLoaded(_)) => {
                     parts[part as usize].under_way += loading.insert_each(part, pairs)?;
                     parts[part as usize].under_way -= 1;
                 }
-                (Carried::Load { part, pairs }, _) => {
+                (BulkPart::Load { part, pairs }, _) => {
                     filled.keys += pairs.len() as u64;
                     parts[part as usize].under_way -= 1;
                 }
-                (Carried::Insert { part }, output) => {
+                (BulkPart::Insert { part }, output) => {
                     filled.keys += 1;
                     let present = matches!(output, Output::One(coppice_btree::OpResult::Insert { present: Some(_) }));
                     filled.present += u64::from(present);
@@ -197,11 +197,11 @@ struct Loading {
     value_bytes: u32,
     taken: u64,
     token: u64,
-    carried: BTreeMap<u64, Carried>,
+    carried: BTreeMap<u64, BulkPart>,
 }
 
 impl Loading {
-    fn submit(&mut self, command: Command, carried: Carried) -> Result<(), String> {
+    fn submit(&mut self, command: Command, carried: BulkPart) -> Result<(), String> {
         self.token += 1;
         self.contact.submit(self.token, LOAD_TIMEOUT, Call::Command(command)).map_err(|error| words(&error))?;
         self.carried.insert(self.token, carried);
@@ -224,7 +224,7 @@ impl Loading {
         if pairs.is_empty() {
             return Ok(false);
         }
-        self.submit(Command::Load(pairs.clone()), Carried::Load { part, pairs })?;
+        self.submit(Command::Load(pairs.clone()), BulkPart::Load { part, pairs })?;
         Ok(true)
     }
 
@@ -232,7 +232,7 @@ impl Loading {
     fn insert_each(&mut self, part: u64, pairs: Box<[(Value, Value)]>) -> Result<usize, String> {
         let count = pairs.len();
         for (key, value) in pairs {
-            self.submit(Command::One(Operation::Insert { key, value }), Carried::Insert { part })?;
+            self.submit(Command::One(Operation::Insert { key, value }), BulkPart::Insert { part })?;
         }
         Ok(count)
     }

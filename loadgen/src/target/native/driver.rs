@@ -18,7 +18,7 @@ use super::socket::{Event, Socket};
 
 /// What a call told.
 #[derive(Debug)]
-pub enum Told {
+pub enum DriverEvent {
     /// It is over.
     Ended(u64, Result<Answer<Output>, Error>),
     /// A chunk of a range, and the position where it still held, if that is not its own.
@@ -70,7 +70,7 @@ impl Driver {
     }
 
     /// Sends what was submitted and reads what has come, without waiting.
-    pub fn turn(&mut self, cx: &mut Context<'_>, clock: &Clock, told: &mut Vec<Told>) {
+    pub fn turn(&mut self, cx: &mut Context<'_>, clock: &Clock, told: &mut Vec<DriverEvent>) {
         let (before, now) = (told.len(), clock.now());
         if std::mem::take(&mut self.dirty) {
             self.step(now, Input::TurnEnd, told);
@@ -90,7 +90,7 @@ impl Driver {
     }
 
     /// One look at every socket; whether anything happened.
-    fn exchange(&mut self, cx: &mut Context<'_>, clock: &Clock, told: &mut Vec<Told>) -> bool {
+    fn exchange(&mut self, cx: &mut Context<'_>, clock: &Clock, told: &mut Vec<DriverEvent>) -> bool {
         let Driver { session, sockets, effects, .. } = self;
         let (mut heard, now) = (false, Time(clock.now()));
         sockets.retain(|&connection, socket| {
@@ -114,13 +114,13 @@ impl Driver {
         heard
     }
 
-    fn step(&mut self, now: Nanos, input: Input, told: &mut Vec<Told>) {
+    fn step(&mut self, now: Nanos, input: Input, told: &mut Vec<DriverEvent>) {
         self.session.step(Time(now), input, &mut self.effects);
         self.act(now, told);
     }
 
     /// Carries out what the session decided.
-    fn act(&mut self, now: Nanos, told: &mut Vec<Told>) {
+    fn act(&mut self, now: Nanos, told: &mut Vec<DriverEvent>) {
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
             match effect {
@@ -135,7 +135,7 @@ impl Driver {
                 Effect::Close { connection } => drop(self.sockets.remove(&connection)),
                 Effect::Complete { token, result, .. } => {
                     self.ranges.remove(&token);
-                    told.push(Told::Ended(token, result));
+                    told.push(DriverEvent::Ended(token, result));
                 }
                 Effect::Part { token, part, as_of } => self.part(now, token, (part, as_of), told),
             }
@@ -144,9 +144,9 @@ impl Driver {
     }
 
     /// A part is consumed as it comes, so its credit goes back at once.
-    fn part(&mut self, now: Nanos, token: u64, (part, as_of): (Bytes, Option<Position>), told: &mut Vec<Told>) {
+    fn part(&mut self, now: Nanos, token: u64, (part, as_of): (Bytes, Option<Position>), told: &mut Vec<DriverEvent>) {
         let (call, bytes) = (self.ranges.get(&token).copied(), part.len() as u32);
-        told.push(Told::Part(token, part, as_of));
+        told.push(DriverEvent::Part(token, part, as_of));
         if let Some(call) = call {
             let mut effects = Vec::new();
             self.session.step(Time(now), Input::Credit { call, bytes }, &mut effects);

@@ -18,7 +18,7 @@ use coppice_client::error::{Error, Reason};
 use coppice_client::session::{Request as Call, Session};
 use coppice_client::tls::Tls;
 use coppice_client::wire::{ClientId, Part, ScanOptions};
-use driver::{Driver, Told};
+use driver::{Driver, DriverEvent};
 use recording::Recording;
 use tokio::runtime::Runtime;
 
@@ -88,7 +88,7 @@ pub struct Native {
     drivers: Vec<Driver>,
     reads: ReadMode,
     timeout: Nanos,
-    told: Vec<Told>,
+    told: Vec<DriverEvent>,
     /// Ends of calls that were refused at submission.
     refused: Vec<u32>,
     recording: Option<Recording>,
@@ -155,7 +155,7 @@ impl Native {
     fn hear(&mut self, at: Nanos, done: &mut Vec<Done>) {
         for told in self.told.drain(..) {
             match told {
-                Told::Part(slot, part, as_of) => {
+                DriverEvent::Part(slot, part, as_of) => {
                     // The session has checked it.
                     if let Some(recording) = &mut self.recording
                         && let Ok(part) = Part::decode(&part)
@@ -163,7 +163,7 @@ impl Native {
                         recording.part(slot as u32, &part, as_of);
                     }
                 }
-                Told::Ended(slot, result) => {
+                DriverEvent::Ended(slot, result) => {
                     let slot = slot as u32;
                     if let Some(recording) = &mut self.recording {
                         recording.ended(slot, at, &result);

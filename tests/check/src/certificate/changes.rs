@@ -2,11 +2,11 @@
 
 use super::super::history::History;
 use super::super::state::State;
-use super::judge::Judged;
+use super::judge::LogFindings;
 
 /// For each operation: whether it counted and changed a key. A key belongs to one partition at a time, so any order of
 /// the logs will do in which a partition begins, or goes on, after those that it comes from.
-pub fn changing(history: &History, judged: &Judged) -> Vec<bool> {
+pub fn changing(history: &History, judged: &LogFindings) -> Vec<bool> {
     let operations = history.operations.len();
     let mut state = State::new(history.keys.len(), &history.state);
     let mut changing = vec![false; operations];

@@ -16,7 +16,7 @@ pub const LAST: Place = (u64::MAX, u32::MAX);
 
 /// What the logs say.
 #[derive(Debug, Default)]
-pub struct Judged {
+pub struct LogFindings {
     /// By partition number.
     pub partitions: BTreeMap<u32, Partition>,
     /// Where each operation counted.
@@ -119,7 +119,7 @@ struct Judge<'a> {
 }
 
 /// Judges all logs, and compares with the answers.
-pub fn judge(history: &History) -> Result<Judged, Box<Violation>> {
+pub fn judge(history: &History) -> Result<LogFindings, Box<Violation>> {
     let mut judge = Judge {
         history,
         walks: agreed(history)?,
@@ -130,7 +130,7 @@ pub fn judge(history: &History) -> Result<Judged, Box<Violation>> {
     };
     judge.walk_all()?;
     let partitions = judge.walks.into_iter().map(|(number, walk)| (number, walk.judged)).collect();
-    let judged = Judged { partitions, counted: judge.counted, joints: judge.joints };
+    let judged = LogFindings { partitions, counted: judge.counted, joints: judge.joints };
     for (index, operation) in history.operations.iter().enumerate() {
         compare(history, &judged, index as u32, operation)?;
     }
@@ -428,7 +428,7 @@ fn inside((low, high): (u32, u32), key: u32) -> bool {
 }
 
 /// An answer must be where it says.
-fn compare(history: &History, judged: &Judged, index: u32, operation: &Operation) -> Outcome {
+fn compare(history: &History, judged: &LogFindings, index: u32, operation: &Operation) -> Outcome {
     if !operation.is_ok() {
         return Ok(());
     }
@@ -443,7 +443,7 @@ fn compare(history: &History, judged: &Judged, index: u32, operation: &Operation
     Err(wrong(what, [index]))
 }
 
-fn compare_read(history: &History, judged: &Judged, operation: &Operation) -> Result<(), String> {
+fn compare_read(history: &History, judged: &LogFindings, operation: &Operation) -> Result<(), String> {
     let positions = history.positions(operation);
     let mut parts = Vec::with_capacity(positions.len());
     for position in positions {

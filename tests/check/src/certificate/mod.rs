@@ -8,7 +8,7 @@ mod judge;
 mod order;
 mod replay;
 
-pub use judge::{Judged, Partition, judge};
+pub use judge::{LogFindings, Partition, judge};
 pub use replay::execute;
 
 use super::history::History;
@@ -22,7 +22,7 @@ pub struct Certificate {
     /// If it passed: all operations that happened, in one legal order.
     pub order: Vec<u32>,
     /// What the logs say of each operation; `None` if they contradict themselves.
-    pub judged: Option<Judged>,
+    pub judged: Option<LogFindings>,
 }
 
 /// Checks a history with its dumps.

@@ -8,7 +8,7 @@ use super::super::history::{History, Operation};
 use super::super::verdict::Violation;
 use super::changes::changing;
 use super::explain;
-use super::judge::Judged;
+use super::judge::LogFindings;
 
 /// The chains as numbers: gap `k` of a chain lies before its node `k`; all gaps of all chains are numbered through.
 ///
@@ -54,7 +54,7 @@ impl ReadsOf {
 }
 
 impl Chains {
-    fn new(history: &History, judged: &Judged) -> Chains {
+    fn new(history: &History, judged: &LogFindings) -> Chains {
         let mut closes = Vec::with_capacity(history.operations.len() + judged.partitions.len());
         let mut first = Vec::new();
         for (number, partition) in &judged.partitions {
@@ -158,7 +158,7 @@ pub struct Sort<'a> {
 }
 
 /// One order, or the shortest cycle.
-pub fn sort(history: &History, judged: &Judged) -> Result<Vec<u32>, Box<Violation>> {
+pub fn sort(history: &History, judged: &LogFindings) -> Result<Vec<u32>, Box<Violation>> {
     let mut sort = Sort::new(history, judged);
     let count = sort.takes_part.iter().filter(|takes_part| **takes_part).count();
     sort.run();
@@ -166,7 +166,7 @@ pub fn sort(history: &History, judged: &Judged) -> Result<Vec<u32>, Box<Violatio
 }
 
 impl<'a> Sort<'a> {
-    fn new(history: &'a History, judged: &Judged) -> Sort<'a> {
+    fn new(history: &'a History, judged: &LogFindings) -> Sort<'a> {
         let operations = history.operations.len();
         let nodes = operations + judged.joints as usize;
         let chains = Chains::new(history, judged);

@@ -7,10 +7,10 @@ use super::super::history::{History, Kind, Operation};
 use super::super::intern::NONE;
 use super::super::state::State;
 use super::super::verdict::{Violation, describe};
-use super::judge::{Judged, wrong};
+use super::judge::{LogFindings, wrong};
 
 /// The first answer that the order does not give.
-pub fn replay(history: &History, judged: &Judged, order: &[u32]) -> Option<Box<Violation>> {
+pub fn replay(history: &History, judged: &LogFindings, order: &[u32]) -> Option<Box<Violation>> {
     let mut state = State::new(history.keys.len(), &history.state);
     let mut stale = StaleReads::new(history, judged);
     if let Some(violation) = stale.check_all(history, &state) {
@@ -90,7 +90,7 @@ struct StalePart {
 
 /// A stale read of partitions that were merged meanwhile. Where one of its parts ended and the next began only its
 /// client knows: there must be places that make every part right.
-struct Merged {
+struct MergedState {
     /// Of each part, in the order of keys, and of each key of the read: whether the part may have given it.
     right: Vec<Vec<bool>>,
     /// Parts that were not looked at yet.
@@ -101,7 +101,7 @@ struct StaleReads {
     /// By partition and gap, the next one last.
     parts: Vec<StalePart>,
     /// By read.
-    merged: BTreeMap<usize, Merged>,
+    merged: BTreeMap<usize, MergedState>,
     /// Partition by number, and how many nodes of its chain were passed.
     passed: Vec<(u32, usize)>,
     /// The partitions of each node; empty when there are no stale reads.
@@ -109,7 +109,7 @@ struct StaleReads {
 }
 
 impl StaleReads {
-    fn new(history: &History, judged: &Judged) -> StaleReads {
+    fn new(history: &History, judged: &LogFindings) -> StaleReads {
         let (mut parts, mut merged) = (Vec::new(), BTreeMap::new());
         for (read, operation) in history.stale.iter().enumerate().filter(|(_, operation)| operation.is_ok()) {
             let first = parts.len();
@@ -127,7 +127,7 @@ impl StaleReads {
             // The next one is behind this one, or a part of what this one was before a split that it has not seen.
             let split = |one: (u32, u32), next: (u32, u32)| one.0 < next.0 && (one.1 <= next.0 || next.1 <= one.1);
             if of_read.windows(2).any(|pair| !split(pair[0].bounds, pair[1].bounds)) {
-                merged.insert(read, Merged { right: vec![Vec::new(); of_read.len()], left: of_read.len() });
+                merged.insert(read, MergedState { right: vec![Vec::new(); of_read.len()], left: of_read.len() });
                 continue;
             }
             // Where the next part begins, this one ends.
@@ -179,7 +179,7 @@ impl StaleReads {
     }
 }
 
-impl Merged {
+impl MergedState {
     /// Looks at one part; the violation is known with the last one.
     fn check(&mut self, history: &History, part: &StalePart, state: &State) -> Option<Box<Violation>> {
         let operation = &history.stale[part.read];

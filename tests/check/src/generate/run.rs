@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::event::{Call, Entry, Event, Head, Invoke, Output, Position, Return, Status, Text, Ticket};
-use super::super::marks::{Kind, Mark, Move, Told};
+use super::super::marks::{Kind, Mark, Move, MoveResult};
 use super::Shape;
 use super::store::{Bytes, Store};
 use coppice_testkit::random::Random;
@@ -285,7 +285,7 @@ impl<'a> Run<'a> {
         if !flying.lost {
             if let Some(mark) = self.marks[flying.client as usize].as_mut().filter(|_| flying.moves) {
                 // This store has one client at a mark: what was done was done to what it knew.
-                let told = if status == Status::No { Told::Refused } else { Told::Done };
+                let told = if status == Status::No { MoveResult::Refused } else { MoveResult::Done };
                 mark.told(told);
             }
             let answer = Return { id: flying.id, at: self.now, status, output, positions, ticket };

@@ -6,9 +6,9 @@ mod lives;
 mod solve;
 
 use lives::{Choice, lives};
-use solve::{Contradiction, Solved, Solver};
+use solve::{Contradiction, Solution, Solver};
 
-use super::certificate::Judged;
+use super::certificate::LogFindings;
 use super::cycle::Graph;
 use super::facts::facts;
 use super::history::History;
@@ -16,7 +16,7 @@ use super::search::problem::Problem;
 use super::verdict::{Link, Verdict, Violation, reason, short};
 
 /// Checks what clients saw. `judged`, if given, says which unanswered operations happened.
-pub fn check(history: &History, judged: Option<&Judged>) -> Verdict {
+pub fn check(history: &History, judged: Option<&LogFindings>) -> Verdict {
     let facts = match facts(history) {
         Ok(facts) => facts,
         Err(Ok(violation)) => return Verdict::Fail(violation),
@@ -25,12 +25,12 @@ pub fn check(history: &History, judged: Option<&Judged>) -> Verdict {
     let problem = Problem::new(history, &facts, judged);
     let lives = lives(history, &facts, &problem);
     match Solver::new(&lives.graph, &lives.choices).solve() {
-        Solved::Yes if lives.clouded => {
+        Solution::Yes if lives.clouded => {
             Verdict::Unknown("some writes have unknown outcomes; all else has a legal order".into())
         }
-        Solved::Yes => Verdict::Pass,
-        Solved::Unknown => Verdict::Unknown("the graph search gave up".into()),
-        Solved::No(contradiction) => Verdict::Fail(Box::new(explain(history, lives.graph, contradiction))),
+        Solution::Yes => Verdict::Pass,
+        Solution::Unknown => Verdict::Unknown("the graph search gave up".into()),
+        Solution::No(contradiction) => Verdict::Fail(Box::new(explain(history, lives.graph, contradiction))),
     }
 }
 

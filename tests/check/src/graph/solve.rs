@@ -10,7 +10,7 @@ use super::lives::{Choice, Edge};
 const STEPS_MAX: u64 = 400_000_000;
 
 /// How it ended.
-pub enum Solved {
+pub enum Solution {
     /// Every choice is settled, without a cycle.
     Yes,
     /// The edges settled so far contradict each other, or a choice has two impossible sides.
@@ -190,7 +190,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    pub fn solve(mut self) -> Solved {
+    pub fn solve(mut self) -> Solution {
         if !self.spread_all() {
             return self.contradiction(None);
         }
@@ -201,7 +201,7 @@ impl<'a> Solver<'a> {
         let mut outcome = self.settle();
         loop {
             if self.steps > STEPS_MAX {
-                return Solved::Unknown;
+                return Solution::Unknown;
             }
             if let Err(conflict) = outcome {
                 let Some((choice, other, mark)) = open.pop() else { return self.contradiction(conflict) };
@@ -213,7 +213,7 @@ impl<'a> Solver<'a> {
             while self.settled.get(next as usize) == Some(&true) {
                 next += 1;
             }
-            let Some(choice) = self.choices.get(next as usize) else { return Solved::Yes };
+            let Some(choice) = self.choices.get(next as usize) else { return Solution::Yes };
             outcome = match self.sides(choice) {
                 (Some(first), Some(second)) => {
                     let (guess, other) = if self.is_natural(first) { (first, second) } else { (second, first) };
@@ -228,8 +228,8 @@ impl<'a> Solver<'a> {
         }
     }
 
-    fn contradiction(self, choice: Option<Choice>) -> Solved {
-        Solved::No(Contradiction { edges: self.edges.settled, choice, guesses: self.guesses })
+    fn contradiction(self, choice: Option<Choice>) -> Solution {
+        Solution::No(Contradiction { edges: self.edges.settled, choice, guesses: self.guesses })
     }
 
     /// The bounds that follow from the graph's own edges. False: they contradict each other.

@@ -36,7 +36,7 @@ pub enum Outcome {
 }
 
 /// One placed task.
-struct Placed {
+struct PlacedTask {
     task: u32,
     /// Without a branch (P2).
     eager: bool,
@@ -62,7 +62,7 @@ pub struct Search<'a> {
     absent_at: Vec<u32>,
     /// Per task: the pair of a range that did not fit last time.
     misfit: Vec<u32>,
-    stack: Vec<Placed>,
+    stack: Vec<PlacedTask>,
     undo: Vec<(u32, u32)>,
     /// Configurations that were visited, by their hashes.
     seen: FastSet<u128>,
@@ -404,7 +404,7 @@ impl<'a> Search<'a> {
     /// Places a task. What it changes stands in `self.changes`, unless it is a read.
     fn place(&mut self, index: u32, eager: bool) {
         let task = &self.problem.tasks[index as usize];
-        self.stack.push(Placed { task: index, eager, undo: self.undo.len() as u32 });
+        self.stack.push(PlacedTask { task: index, eager, undo: self.undo.len() as u32 });
         self.now.mark(self.problem, index, true);
         match task.form {
             Form::Read => {}
@@ -426,7 +426,7 @@ impl<'a> Search<'a> {
 
     /// Takes back the last write and all after it; where to look for its next sibling.
     fn back(&mut self) -> Option<Cursor> {
-        while let Some(Placed { task: index, eager, undo }) = self.stack.pop() {
+        while let Some(PlacedTask { task: index, eager, undo }) = self.stack.pop() {
             let task = &self.problem.tasks[index as usize];
             while self.undo.len() > undo as usize {
                 if let Some((key, old)) = self.undo.pop() {

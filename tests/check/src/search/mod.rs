@@ -11,14 +11,14 @@ pub use depth_first::Limits;
 use depth_first::{Outcome, Search};
 use problem::Problem;
 
-use super::certificate::{Judged, execute};
+use super::certificate::{LogFindings, execute};
 use super::facts::{Facts, facts};
 use super::history::History;
 use super::state::State;
 use super::verdict::{Verdict, Violation, short};
 
 /// Checks what clients saw. `judged`, if given, says which unanswered operations happened.
-pub fn check(history: &History, judged: Option<&Judged>, limits: Limits) -> Verdict {
+pub fn check(history: &History, judged: Option<&LogFindings>, limits: Limits) -> Verdict {
     let facts = match facts(history) {
         Ok(facts) => facts,
         Err(Ok(violation)) => return Verdict::Fail(violation),

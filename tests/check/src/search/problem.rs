@@ -1,7 +1,7 @@
 //! A history as the search wants it: what each operation must find and what it leaves, which ones must be placed and by
 //! when, and what rules P3 and P4 need to know.
 
-use super::super::certificate::Judged;
+use super::super::certificate::LogFindings;
 use super::super::event::NEVER;
 use super::super::facts::{Facts, NOBODY};
 use super::super::history::{History, Kind, Operation, Step};
@@ -76,7 +76,7 @@ const ABSENT_MAX: usize = 40_000_000;
 
 impl Problem {
     /// The search problem of a history: what must be ordered, and what each operation saw.
-    pub fn new(history: &History, facts: &Facts, judged: Option<&Judged>) -> Problem {
+    pub fn new(history: &History, facts: &Facts, judged: Option<&LogFindings>) -> Problem {
         let mut problem = Problem {
             tasks: Vec::with_capacity(history.operations.len()),
             by_return: Vec::new(),

@@ -18,7 +18,7 @@ const KEYS: u64 = 1_000;
 
 /// How they were served.
 #[derive(Clone, Debug)]
-pub struct Served {
+pub struct GuestFigures {
     /// Requests.
     pub asked: u64,
     /// Those without an answer.
@@ -33,7 +33,7 @@ pub struct Served {
 ///
 /// # Errors
 /// There is no runtime.
-pub fn ask(endpoints: &[String], rate: u64, length: Duration) -> Result<Served, String> {
+pub fn ask(endpoints: &[String], rate: u64, length: Duration) -> Result<GuestFigures, String> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
     Ok(runtime.block_on(asked(endpoints.to_vec(), rate, length)))
@@ -51,7 +51,7 @@ async fn operator(endpoints: Vec<String>, end: Instant) -> Result<(), String> {
     }
 }
 
-async fn asked(endpoints: Vec<String>, rate: u64, length: Duration) -> Served {
+async fn asked(endpoints: Vec<String>, rate: u64, length: Duration) -> GuestFigures {
     let config = Config { timeout: TIMEOUT, ..Config::default() };
     let operator = tokio::spawn(operator(endpoints.clone(), Instant::now() + length));
     let client = Client::start(endpoints, config);
@@ -88,5 +88,5 @@ async fn asked(endpoints: Vec<String>, rate: u64, length: Duration) -> Served {
     }
     times.sort_unstable();
     let p99 = times.get(times.len() * 99 / 100).or(times.last()).copied().unwrap_or(TIMEOUT);
-    Served { asked: count, failed, error, p99 }
+    GuestFigures { asked: count, failed, error, p99 }
 }

@@ -19,7 +19,7 @@ use clap::builder::PossibleValuesParser;
 use coppice_testkit::random::Random;
 use coppice_testkit::say;
 
-use self::guests::Served;
+use self::guests::GuestFigures;
 use self::hostile::{KINDS, Kind};
 use self::steps::{STEP_MAX_MS, Steps};
 use self::target::{Target, Victim};
@@ -37,7 +37,7 @@ const STEPS_PER_ACCIDENT: u64 = 10_000;
 struct Round {
     kind: &'static Kind,
     /// Without and with the hostile client, in turn.
-    turns: Vec<(Served, Served)>,
+    turns: Vec<(GuestFigures, GuestFigures)>,
     /// Those of the workers of all nodes, without the hostile client and with it.
     steps: (Steps, Steps),
     /// The most that a node held, bytes.
@@ -150,7 +150,9 @@ fn one(arguments: &Arguments, kind: &'static Kind, random: &mut Random) -> Resul
         // What it left behind is read again.
         target.restart(victim.leader)?;
         let (alone, _) = round.turns[0].clone();
-        round.turns.push((alone.clone(), Served { p99: alone.p99, ..guests::ask(&target.endpoints(), 100, length)? }));
+        round
+            .turns
+            .push((alone.clone(), GuestFigures { p99: alone.p99, ..guests::ask(&target.endpoints(), 100, length)? }));
         round.memory = round.memory.max(target::memory(&pids));
         round.fallen = target.fallen();
     }
@@ -201,13 +203,15 @@ impl Round {
 
     /// The median: something else may have had the machine for one of the turns.
     fn ratio(&self) -> f64 {
-        let each = |(alone, beside): &(Served, Served)| beside.p99.as_secs_f64() / alone.p99.as_secs_f64().max(1e-6);
+        let each = |(alone, beside): &(GuestFigures, GuestFigures)| {
+            beside.p99.as_secs_f64() / alone.p99.as_secs_f64().max(1e-6)
+        };
         median(self.turns.iter().map(each).collect())
     }
 
     /// Prints its line; `true` if it failed.
     fn print(&self, short: bool) -> bool {
-        let p99 = |of: fn(&(Served, Served)) -> &Served| {
+        let p99 = |of: fn(&(GuestFigures, GuestFigures)) -> &GuestFigures| {
             format!("{:.1} ms", median(self.turns.iter().map(|turn| of(turn).p99.as_secs_f64() * 1e3).collect()))
         };
         let verdict = self.verdict(short);
@@ -247,8 +251,8 @@ mod tests {
 
     fn round(beside_ms: u64, failed: u64, memory_mib: u64) -> Round {
         let error = (failed > 0).then(|| "busy".to_owned());
-        let alone = Served { asked: 10, failed: 0, error: None, p99: Duration::from_millis(10) };
-        let beside = Served { asked: 10, failed, error, p99: Duration::from_millis(beside_ms) };
+        let alone = GuestFigures { asked: 10, failed: 0, error: None, p99: Duration::from_millis(10) };
+        let beside = GuestFigures { asked: 10, failed, error, p99: Duration::from_millis(beside_ms) };
         Round {
             kind: &KINDS[0],
             turns: vec![(alone, beside)],

@@ -9,12 +9,12 @@ use coppice_ordering::Instance;
 use coppice_server::checkpoint::life::{self, Act, Busy, GENERATIONS, Opening};
 use coppice_testkit::random::Random;
 
-use super::Saved;
+use super::SavedSnapshot;
 
 /// The files of one checkpoint.
 #[derive(Clone, Debug)]
 struct Files {
-    saved: Saved,
+    saved: SavedSnapshot,
     /// All of it is written, and nothing is removed or torn: its checksums fit.
     whole: bool,
     flushed: bool,
@@ -160,7 +160,7 @@ pub struct Checkpoints {
 
 impl Checkpoints {
     /// Begins one, on a disk with so much room. Names the draft.
-    pub fn begin(&mut self, group: PartitionId, saved: Saved, room: Option<u64>) -> Result<u64, Refused> {
+    pub fn begin(&mut self, group: PartitionId, saved: SavedSnapshot, room: Option<u64>) -> Result<u64, Refused> {
         let instance = saved.instance;
         let directory = self.directories.entry(group).or_default();
         if directory.now.contains_key(&life::name(instance)) {
@@ -311,7 +311,7 @@ impl Checkpoints {
     }
 
     /// The newest one of a group that can be `read`; newer ones that cannot be are renamed. And how many these are.
-    pub fn load<T>(&mut self, group: PartitionId, read: impl Fn(&Saved) -> Option<T>) -> (Option<T>, usize) {
+    pub fn load<T>(&mut self, group: PartitionId, read: impl Fn(&SavedSnapshot) -> Option<T>) -> (Option<T>, usize) {
         let Some(directory) = self.directories.get_mut(&group) else { return (None, 0) };
         let mut bad = 0;
         for instance in directory.instances().into_iter().rev() {
@@ -348,8 +348,8 @@ impl Checkpoints {
     }
 
     /// Those that count, of each group, oldest first, to damage and to look at.
-    pub fn counted(&mut self) -> Vec<Vec<&mut Saved>> {
-        let mut by_number: BTreeMap<usize, &mut Saved> = self
+    pub fn counted(&mut self) -> Vec<Vec<&mut SavedSnapshot>> {
+        let mut by_number: BTreeMap<usize, &mut SavedSnapshot> = self
             .files
             .iter_mut()
             .filter(|(_, files)| files.whole)

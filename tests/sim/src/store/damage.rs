@@ -8,7 +8,7 @@ use coppice_server::log::{Disk, FileName, LogError};
 use coppice_testkit::random::Random;
 
 use super::sim_disk::SimDisk;
-use super::{Saved, Store};
+use super::{SavedSnapshot, Store};
 
 /// Places that are tried for one that matters.
 const ROT_TRIES: usize = 8;
@@ -133,8 +133,9 @@ impl Store {
     /// Changes a byte of the newest checkpoint of a group that has an older one, which is whole. False: there is none.
     pub fn rot_checkpoint(&mut self, at: u64) -> bool {
         let capacity = self.capacity;
-        let whole = |generations: &Vec<&mut Saved>| generations.len() == 2 && generations[0].load(capacity).is_ok();
-        let mut groups: Vec<Vec<&mut Saved>> = self.checkpoints.counted().into_iter().filter(whole).collect();
+        let whole =
+            |generations: &Vec<&mut SavedSnapshot>| generations.len() == 2 && generations[0].load(capacity).is_ok();
+        let mut groups: Vec<Vec<&mut SavedSnapshot>> = self.checkpoints.counted().into_iter().filter(whole).collect();
         if groups.is_empty() {
             return false;
         }

@@ -8,21 +8,21 @@ use coppice_server::checkpoint::{Chunk, Manifest};
 
 /// A snapshot as it lies on disk, or travels.
 #[derive(Clone, Debug)]
-pub struct Saved {
+pub struct SavedSnapshot {
     /// Where it was taken.
     pub instance: Instance,
     chunks: Vec<Chunk>,
     manifest: Vec<u8>,
 }
 
-impl Saved {
+impl SavedSnapshot {
     /// Encodes a state, by the code that writes checkpoints.
-    pub fn of(taken: TakenSnapshot) -> Saved {
+    pub fn of(taken: TakenSnapshot) -> SavedSnapshot {
         let instance = taken.head.instance;
         let snapshot = taken.tree.snapshot();
         let mut encoder = Encoder::new(taken.head, &taken.blobs, snapshot.iter());
         let chunks = encoder.by_ref().collect();
-        Saved { instance, chunks, manifest: encoder.finish().encode() }
+        SavedSnapshot { instance, chunks, manifest: encoder.finish().encode() }
     }
 
     /// Reads it back into a tree with nodes of this width, by the code that reads checkpoints: in words what is wrong
@@ -49,7 +49,7 @@ impl Saved {
     }
 
     /// The same with one byte changed.
-    pub fn flipped(&self, mut at: usize) -> Saved {
+    pub fn flipped(&self, mut at: usize) -> SavedSnapshot {
         let mut saved = self.clone();
         for chunk in &mut saved.chunks {
             if at < chunk.bytes.len() {
@@ -104,7 +104,7 @@ mod tests {
             low: Bytes::from_static(b"k"),
             ..Default::default()
         };
-        let saved = Saved::of(TakenSnapshot { head, blobs, tree });
+        let saved = SavedSnapshot::of(TakenSnapshot { head, blobs, tree });
         assert!(
             saved.load(Capacity::TINY).is_ok() && saved.bytes() > 8_192,
             "{:?} {}",
