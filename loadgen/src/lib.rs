@@ -5,15 +5,14 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
-pub mod fill;
 pub mod machine;
 pub mod metrics;
-pub mod plot;
 pub mod random;
 pub mod record;
 pub mod report;
 pub mod runner;
 pub mod say;
+pub mod svg;
 pub mod target;
 pub mod units;
 pub mod workload;

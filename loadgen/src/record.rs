@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use crate::target::Nanos;
+use crate::units::Nanos;
 use crate::workload::{Request, Update, Value};
 
 /// Lines go to the file in pieces of about this size.

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Nanoseconds since the run's epoch, which all workers share.
+pub type Nanos = u64;
+
 /// A count: digits, `_` allowed, then nothing, `k`, `M` or `G` (thousands). `12M` is twelve million.
 pub fn count(text: &str) -> Result<u64, String> {
     scaled(text, 1_000).ok_or_else(|| format!("`{text}` is not a count (like 12M, 500k, 1_000)"))

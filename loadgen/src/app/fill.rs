@@ -6,9 +6,9 @@ use super::args::{FillArgs, Global, Output};
 use super::failure::{Exit, Failure};
 use super::progress::Progress;
 use super::store::{Description, Store};
-use crate::fill::FillResult;
 use crate::metrics::Sample;
 use crate::say::say;
+use crate::target::fill::FillResult;
 use crate::units::{print_count, significant};
 
 /// How long a fill waits for the nodes' own count.

@@ -2,8 +2,8 @@
 
 use super::args::PlotArgs;
 use super::failure::{Exit, Failure};
-use crate::plot;
 use crate::report::files;
+use crate::report::plot;
 use crate::say::say;
 
 /// Carries the command out; the names of the pictures go to stdout.

@@ -9,10 +9,10 @@ use coppice_client::tls::{Files, Tls};
 
 use super::args::{Global, TargetName};
 use super::failure::Failure;
-use crate::fill::{self, FillResult};
 use crate::metrics::{self, Sample};
 use crate::record::History;
 use crate::runner::{self, Orders, Tally, Watch};
+use crate::target::fill::{self, FillResult};
 use crate::target::native::{self, Native, contact};
 use crate::target::resp::{self, Resp};
 use crate::workload::{KeySpace, Kind, Plan};

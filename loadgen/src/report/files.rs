@@ -8,10 +8,10 @@ use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use serde::{Deserialize, Serialize};
 
+use super::plot;
 use super::summary::{Latency, Point, Summary, ms};
 use crate::machine::Machine;
 use crate::metrics::Ordering;
-use crate::plot;
 use crate::runner::{Tally, Timeline};
 
 /// One slice of the window.

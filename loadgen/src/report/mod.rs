@@ -1,6 +1,7 @@
 //! What a run leaves behind: text for people, one line of JSON for programs, a directory of files for later.
 
 pub mod files;
+pub mod plot;
 pub mod summary;
 pub mod text;
 

@@ -103,7 +103,7 @@ fn a_directory_of_a_run_can_be_read_back_and_drawn_over_another() {
     for name in ["time.svg", "percentiles.svg", "latency-throughput.svg", "ordering.svg"] {
         assert!(std::fs::read_to_string(directory.join(name)).unwrap().contains("</svg>"), "{name}");
     }
-    let two = crate::plot::of_runs(&[("x".into(), &run), ("y".into(), &run)]);
+    let two = crate::report::plot::of_runs(&[("x".into(), &run), ("y".into(), &run)]);
     assert!(two.iter().any(|(name, svg)| name == "time.svg" && svg.contains("x p99") && svg.contains("y p99")));
     let hlog = std::fs::read_to_string(directory.join("latency.hlog")).unwrap();
     assert_eq!(count_in(&hlog), (7_995, 7_995));

@@ -2,14 +2,13 @@
 //! target, so that the simulated one runs in virtual time through the same loops as the real ones.
 
 pub mod clock;
+pub mod fill;
 pub mod native;
 pub mod resp;
 pub mod simulated;
 
+pub use crate::units::Nanos;
 use crate::workload::Request;
-
-/// Nanoseconds since the run's epoch, which all workers share.
-pub type Nanos = u64;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

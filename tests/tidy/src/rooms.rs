@@ -75,6 +75,24 @@ const ORDERS: &[Order] = &[
         ],
     },
     Order {
+        below: "loadgen/src/",
+        modules: &[
+            "say",
+            "units",
+            "random",
+            "machine",
+            "metrics",
+            "svg",
+            "workload",
+            "record",
+            "target",
+            "runner",
+            "report",
+            "app",
+            "main",
+        ],
+    },
+    Order {
         below: "server/core/src/",
         modules: &[
             "ids",

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::plan::{Figure, Panel, Results};
-use coppice_loadgen::plot::svg::{self, Chart, Series};
+use coppice_loadgen::svg::{self, Chart, Series};
 
 /// The picture, with those points that were measured; none: nothing was.
 pub fn picture(figure: &Figure, results: &Results) -> Option<String> {

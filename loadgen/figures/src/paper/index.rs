@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::plan::{Check, Figure, Goal, Results};
 use coppice_loadgen::machine::Machine;
-use coppice_loadgen::plot::svg::escape;
+use coppice_loadgen::svg::escape;
 use coppice_loadgen::units::significant;
 
 /// What stands above all figures.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::point::{Heat, Point, Reading, Terms};
 use super::state::State;
-use coppice_loadgen::plot::svg::Scale;
+use coppice_loadgen::svg::Scale;
 
 /// A figure of a paper.
 #[derive(Clone, Debug)]

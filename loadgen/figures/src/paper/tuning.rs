@@ -3,7 +3,7 @@
 
 use super::plan::{Check, Figure, Goal, Line, Panel, Value};
 use super::point::{Heat, Point, Spot, name};
-use coppice_loadgen::plot::svg::Scale;
+use coppice_loadgen::svg::Scale;
 
 const KIB: u64 = 1_024;
 

@@ -18,7 +18,7 @@ use super::super::Nanos;
 use super::super::clock::{Clock, runtime};
 use super::driver::{Driver, DriverEvent};
 use super::{Options, unique_seed, words};
-use crate::fill::{self, FillResult};
+use crate::target::fill::{self, FillResult};
 use crate::workload::{Key, KeySpace};
 
 /// Bytes of keys and values in one `Load`: four of them fill the window of a partition (`window_bytes_max`, 1 MiB).

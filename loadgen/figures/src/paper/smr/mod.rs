@@ -8,7 +8,7 @@ use Workload::{A, B, C};
 
 use super::plan::{Check, Figure, Goal, Line, Panel, Value};
 use super::point::{Heat, Load, Point, Shape, UPDATES, Workload, name};
-use coppice_loadgen::plot::svg::Scale;
+use coppice_loadgen::svg::Scale;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Bulk loads: the first N keys of the list into an empty store, in key order, many at a time.
 
-use crate::target::{Done, End, Target};
+use super::{Done, End, Target};
 use crate::workload::{Key, KeySpace, Request, Value, ValueForm};
 
 /// Requests under way, for stores that have no bulk load.

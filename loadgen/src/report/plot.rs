@@ -1,11 +1,8 @@
 //! The pictures of runs: throughput and latency over time, percentiles, latency against throughput, batch and
 //! window. Several runs lie over each other, a colour each.
 
-pub mod svg;
-
-use svg::{Chart, Scale, Series};
-
-use crate::report::RunFile;
+use super::RunFile;
+use crate::svg::{self, Chart, Scale, Series};
 
 /// A run and the name that the legend gives it; the only run of a picture needs none.
 pub type Named<'a> = (String, &'a RunFile);
@@ -88,8 +85,7 @@ fn latency_against_throughput(runs: &[Named<'_>]) -> Chart {
             add(&mut chart, named(name, "p99"), (index, 1), at(summary.latency.p99_ms));
             continue;
         }
-        let line =
-            |of: fn(&crate::report::Point) -> f64| points.iter().map(|p| (p.commands_per_second, of(p))).collect();
+        let line = |of: fn(&super::Point) -> f64| points.iter().map(|p| (p.commands_per_second, of(p))).collect();
         add(&mut chart, named(name, "p50"), (index, 0), line(|p| p.latency.p50_ms));
         add(&mut chart, named(name, "p99"), (index, 1), line(|p| p.latency.p99_ms));
     }
