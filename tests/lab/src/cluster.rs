@@ -3,11 +3,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use coppice_client::wire::{GroupTuning, InitRequest, PartitionId};
 use coppice_client::{Admin, Client, Config};
 use coppice_cluster::nodes::{Nodes, Plan, draw_ports, local};
+use coppice_testkit::poll::holds_within;
 use tokio::runtime::Runtime;
 
 use super::link::{LinkCounters, Shape};
@@ -89,10 +90,7 @@ impl Cluster {
 
     /// Waits until nothing is on its way but what an idle cluster says.
     pub fn rest(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline && self.carried().undelivered > 4_096 {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        holds_within(PATIENCE, || self.carried().undelivered <= 4_096);
     }
 
     /// Changes settings of the cluster, and waits until they are in force.

@@ -149,6 +149,7 @@ const ROOMS: &[Room] = &[
             "coppice-loadgen",
             "coppice-ordering",
             "coppice-server",
+            "coppice-testkit",
         ],
         outside: &["bytes", "clap", "tokio"],
     },
