@@ -90,7 +90,7 @@ fn building_from_sorted_pairs_equals_inserting_them() {
     for count in (0..300).chain([1_000, 5_000, 20_000]) {
         for pairs in ALL_PAIRS {
             for capacity in [Capacity::TINY, Capacity::DEFAULT] {
-                let mut random = Random(count);
+                let mut random = Random::new(count);
                 let model: Content = (0..count).map(|n| (pairs.key(n), pairs.value(&mut random))).collect();
                 compare(&Tree::from_sorted_with_capacity(&model, capacity).unwrap(), &model);
             }

@@ -14,6 +14,7 @@ use coppice_ordering::{
     BATCH_BYTES_MAX, Ballot, Batch, Commands, Config, Configuration, Effect, HeartbeatRound, Input, Instance, Lsn,
     Paxos, ROUND_MAX, Record, RecoveredGroup, ReplicaId, Settings, Ticket, Time,
 };
+use coppice_testkit::random::Random;
 
 const MS: u64 = 1_000_000;
 
@@ -258,14 +259,12 @@ fn a_log_that_holds_the_last_round_ends_no_start() {
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
+/// Draws messages that no good replica sends.
+struct Absurd(Random);
 
-impl Random {
+impl Absurd {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        ((z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 33) as usize % n
+        self.0.below(n)
     }
 
     /// A boundary, or a number near one that is known.
@@ -302,7 +301,7 @@ impl Random {
 
     fn accepted(&mut self, ballot: Ballot, from: Instance) -> Vec<AcceptedBatch> {
         let first = self.number(from.0);
-        let kept = |k: u64, random: &mut Random| AcceptedBatch {
+        let kept = |k: u64, random: &mut Absurd| AcceptedBatch {
             instance: Instance(if random.below(9) == 0 { random.number(from.0) } else { first.wrapping_add(k) }),
             ballot: random.ballot(ballot),
             batch: random.batch(),
@@ -312,8 +311,8 @@ impl Random {
 
     fn message(&mut self, about: &Paxos) -> Message {
         let (ballot, last) = (about.ballot(), about.decided_upto());
-        let at = |random: &mut Random| Instance(random.number(last.0));
-        let ticket = |random: &mut Random| {
+        let at = |random: &mut Absurd| Instance(random.number(last.0));
+        let ticket = |random: &mut Absurd| {
             let ticket = Ticket { ballot: random.ballot(ballot), n: random.number(1) };
             (random.below(2) == 0).then_some(ticket)
         };
@@ -373,7 +372,7 @@ impl Random {
 fn whatever_a_peer_says_no_replica_ends() {
     let seeds = std::env::var("ABSURD_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
     for seed in 0..seeds {
-        let mut random = Random(seed);
+        let mut random = Absurd(Random::new(seed));
         let mut group = Group::of(&[0, 1], seed);
         let mut heard = 0;
         while heard < 400 {

@@ -22,25 +22,9 @@ use coppice_core::request::{Origin, Reply, Request};
 use coppice_ordering::{
     Config, Configuration, Instance, Lsn, Message, Record, RecoveredGroup, ReplicaId, Settings, Time,
 };
+use coppice_testkit::random::Random;
 
 const GROUP: PartitionId = PartitionId(1);
-
-/// SplitMix64: the same seed, the same schedule.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
 
 /// One replica with its disk: what is flushed survives a crash, what is not does not.
 struct Host {
@@ -98,7 +82,7 @@ fn empty() -> Machine {
 impl World {
     fn new(seed: u64) -> World {
         let mut world = World {
-            random: Random(seed),
+            random: Random::new(seed),
             now: Time::ZERO,
             hosts: Vec::new(),
             network: Vec::new(),
@@ -260,7 +244,7 @@ impl World {
         self.next_number = self.next_number.max(number + 1);
         let mut pack = PackWriter::new(Vec::new(), session, 1, false, 4096);
         // The command follows from its number, so that a repeated one is the same.
-        let mut of_number = Random(number);
+        let mut of_number = Random::new(number);
         let key = format!("k{}", of_number.below(16));
         let value = format!("v{number}");
         let (key, value) = (key.as_bytes(), value.as_bytes());

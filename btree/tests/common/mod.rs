@@ -7,33 +7,13 @@ use coppice_btree::{
     Capacity, Cursor, Digest, Direction, FixedBuffer, KeyRange, LoadError, Op, OpResult, Run as LeafRun, Snapshot,
     Tree, Undo, UndoMark, Value,
 };
+pub use coppice_testkit::random::Random;
 
 /// The content of a tree.
 pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Pairs in the order of a walk.
 type Pairlist = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// splitmix64: small, and the same everywhere.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub fn chance(&mut self, one_in: u64) -> bool {
-        self.below(one_in) == 0
-    }
-}
 
 /// Which keys and values a run uses.
 #[derive(Clone, Copy, Debug)]
@@ -64,10 +44,10 @@ impl Pairs {
     }
 
     pub fn value(self, random: &mut Random) -> Vec<u8> {
-        let n = random.below(4);
+        let n: u64 = random.below(4);
         match self {
             Self::Words => n.to_be_bytes().to_vec(),
-            Self::Mixed if !random.chance(8) => n.to_be_bytes().to_vec(),
+            Self::Mixed if random.below(8) > 0 => n.to_be_bytes().to_vec(),
             _ => vec![n as u8; random.below(24) as usize],
         }
     }
@@ -96,7 +76,7 @@ impl Run {
             marks: Vec::new(),
             snapshots: Vec::new(),
             cursors: Vec::new(),
-            random: Random(seed),
+            random: Random::new(seed),
             pairs,
             keys,
         }
@@ -186,8 +166,8 @@ impl Run {
     fn hold(&mut self) {
         self.snapshots.push((self.tree.snapshot(), self.model.clone()));
         let (low, high) = (self.key(), self.key());
-        let range = KeyRange { low: Value::from(low), high: (!self.random.chance(4)).then(|| Value::from(high)) };
-        let reverse = self.random.chance(2);
+        let range = KeyRange { low: Value::from(low), high: (self.random.below(4) > 0).then(|| Value::from(high)) };
+        let reverse = self.random.below(2) == 0;
         let mut expected = in_range(&self.model, &range);
         if reverse {
             expected.reverse();
@@ -220,7 +200,7 @@ impl Run {
         let right_content = self.model.split_off(&key);
         compare(&self.tree, &self.model);
         compare(&right, &right_content);
-        if self.random.chance(3) {
+        if self.random.below(3) == 0 {
             let held = right.snapshot();
             self.tree.join(right);
             compare(&held, &right_content);
@@ -233,7 +213,7 @@ impl Run {
     /// A tree that starts from a state of this one, and goes on beside it.
     fn fork(&mut self) {
         let (from, mut content) = match self.snapshots.last() {
-            Some((snapshot, content)) if self.random.chance(2) => (snapshot.clone(), content.clone()),
+            Some((snapshot, content)) if self.random.below(2) == 0 => (snapshot.clone(), content.clone()),
             _ => (self.tree.snapshot(), self.model.clone()),
         };
         let (mut tree, mut undo) = (Tree::from(from), Undo::new());
@@ -259,7 +239,7 @@ impl Run {
 
     fn load(&mut self) {
         let (count, base) = (self.random.below(40), self.random.below(self.keys));
-        let above = self.random.chance(2);
+        let above = self.random.below(2) == 0;
         let mut pairs = Content::new();
         for n in 0..count {
             let key = self.pairs.key(base + n);
@@ -281,7 +261,7 @@ impl Run {
 
     fn read_range(&mut self) {
         let (low, high) = (self.key(), self.key());
-        let range = KeyRange { low: Value::from(low), high: (!self.random.chance(4)).then(|| Value::from(high)) };
+        let range = KeyRange { low: Value::from(low), high: (self.random.below(4) > 0).then(|| Value::from(high)) };
         let mut expected = in_range(&self.model, &range);
         let found: Vec<_> = self.tree.range(&range).map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
         assert_eq!(found, expected, "{range:?}");

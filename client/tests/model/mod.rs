@@ -18,31 +18,9 @@ use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, R
 use coppice_client::session::{CallKey, ConnectionId, Effect, Input, Session};
 use coppice_client::time::Time;
 use coppice_client::wire::*;
+use coppice_testkit::random::Random;
 #[allow(unused_imports)] // Each test program uses a part of it.
 pub use store::{Execution, ModelPartition, contains, execute_pack};
-
-/// splitmix64.
-#[derive(Clone, Debug)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
-    }
-
-    /// True so often in a thousand.
-    pub fn chance(&mut self, permille: u64) -> bool {
-        self.below(1000) < permille
-    }
-}
 
 /// How wild the world is, in permille per occasion.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,7 +81,7 @@ struct Line {
 
 pub struct World {
     pub now: Time,
-    pub rng: Rng,
+    pub rng: Random,
     pub chaos: Chaos,
     pub partitions: Vec<ModelPartition>,
     pub nodes: u32,
@@ -148,7 +126,7 @@ pub const CLUSTER: ClusterId = ClusterId(0x00c0_ffee);
 
 impl World {
     pub fn new(seed: u64, chaos: Chaos, splits: &[&'static str]) -> World {
-        let mut rng = Rng(seed);
+        let mut rng = Random::new(seed);
         let mut bounds: Vec<Bytes> = vec![Bytes::new()];
         bounds.extend(splits.iter().map(|split| Bytes::from_static(split.as_bytes())));
         let partitions = (0..bounds.len()).map(|at| ModelPartition {

@@ -112,7 +112,7 @@ impl World {
         }
         let n = self.queries.tickets.len() as u64 + 1;
         let high = request.high.clone();
-        let (map, draw) = (self.map(), self.rng.draw());
+        let (map, draw) = (self.map(), self.rng.next());
         let covers = map.cover(&request.low, high.as_deref());
         let parts: Vec<SubRange> = covers
             .iter()

@@ -264,13 +264,13 @@ impl Fuzz {
         if let Some(carried) = self.carried.as_mut() {
             *carried.entry((kind(&message), to)).or_default() += 1;
         }
-        if self.cut.contains(&(from, to)) || self.faults && self.random.chance(self.plan.loss) {
+        if self.cut.contains(&(from, to)) || self.faults && self.random.percent(self.plan.loss) {
             return;
         }
-        let copies = 1 + u64::from(self.faults && self.random.chance(self.plan.duplication));
+        let copies = 1 + u64::from(self.faults && self.random.percent(self.plan.duplication));
         for _ in 0..copies {
             let mut after = self.plan.delay_min + self.random.below(self.plan.delay_max - self.plan.delay_min);
-            if self.faults && self.random.chance(self.plan.late) {
+            if self.faults && self.random.percent(self.plan.late) {
                 after += self.random.below(100 * MS);
             }
             self.schedule(after, Event::Deliver { from, to, message: message.clone() });
@@ -391,18 +391,18 @@ impl Fuzz {
         let paused = |id: &ReplicaId| self.paused.contains_key(id);
         let leaders = self.cluster.nodes.values().filter(|node| node.is_leader()).map(|node| node.id);
         let leaders: Vec<ReplicaId> = leaders.filter(|id| !paused(id)).collect();
-        let to = if self.random.chance(70) { leader } else { self.random.pick(&leaders).unwrap_or(leader) };
+        let to = if self.random.percent(70) { leader } else { self.random.pick(&leaders).unwrap_or(leader) };
         if self.paused.contains_key(&to) {
             return;
         }
         for _ in 0..self.random.below(self.plan.burst) {
             self.submitted += 1;
-            let padding = if self.random.chance(5) { 60 } else { 0 };
+            let padding = if self.random.percent(5) { 60 } else { 0 };
             let word = format!("{}{} ", self.submitted, "x".repeat(padding));
             let Cluster { nodes, truth, now } = &mut self.cluster;
             nodes.get_mut(&to).expect("a replica").submit(*now, Bytes::from(word), truth);
         }
-        if self.random.chance(10) {
+        if self.random.percent(10) {
             self.ticket += 1;
             let ticket = Ticket { ballot: Ballot::new(1, 0), n: self.ticket };
             let Cluster { nodes, truth, now } = &mut self.cluster;
@@ -412,8 +412,8 @@ impl Fuzz {
 
     fn fault(&mut self, id: ReplicaId) {
         let now = self.cluster.now;
-        if self.random.chance(self.plan.crashes) {
-            let all = self.random.chance(5);
+        if self.random.percent(self.plan.crashes) {
+            let all = self.random.percent(5);
             let ids: Vec<ReplicaId> = if all { self.cluster.nodes.keys().copied().collect() } else { vec![id] };
             for id in ids {
                 let kept = self.random.below(4) as usize;
@@ -424,11 +424,11 @@ impl Fuzz {
                 self.schedule(after, Event::Restart { id });
             }
         }
-        if self.random.chance(self.plan.cuts) {
+        if self.random.percent(self.plan.cuts) {
             self.cut_some(id);
         }
-        if self.random.chance(self.plan.pauses) {
-            let leader = self.cluster.leader().filter(|_| self.random.chance(70));
+        if self.random.percent(self.plan.pauses) {
+            let leader = self.cluster.leader().filter(|_| self.random.percent(70));
             let id = leader.unwrap_or(id);
             let after = self.random.below(150 * MS);
             if let Entry::Vacant(entry) = self.paused.entry(id) {
@@ -436,25 +436,25 @@ impl Fuzz {
                 self.schedule(after, Event::Resume { id });
             }
         }
-        if self.random.chance(self.plan.checkpoints) {
+        if self.random.percent(self.plan.checkpoints) {
             let keep = self.random.below(6);
             let Cluster { nodes, truth, .. } = &mut self.cluster;
             nodes.get_mut(&id).expect("a replica").checkpoint(now, keep, truth);
         }
-        if self.random.chance(self.plan.slow_executors / 4) {
+        if self.random.percent(self.plan.slow_executors / 4) {
             self.cluster.node(id).slow_executor = true;
             let after = self.random.below(20 * MS);
             self.schedule(after, Event::Execute { id });
         }
         let Some(leader) = self.cluster.leader().filter(|id| !self.paused.contains_key(id)) else { return };
-        if self.random.chance(self.plan.transfers) {
+        if self.random.percent(self.plan.transfers) {
             let ids: Vec<ReplicaId> = self.cluster.nodes.keys().copied().collect();
             let to = self.random.pick(&ids).expect("a replica");
             let clock = self.cluster.node(leader).clock;
             let deadline = clock.read(now + 5 * MS + self.random.below(20 * MS));
             self.cluster.step(leader, Input::TransferLeader { to, deadline });
         }
-        if self.random.chance(self.plan.changes) {
+        if self.random.percent(self.plan.changes) {
             self.change(leader);
         }
     }
@@ -463,9 +463,9 @@ impl Fuzz {
         let others: Vec<ReplicaId> = self.cluster.nodes.keys().copied().filter(|other| *other != id).collect();
         let (into, out) = [(true, true), (true, false), (false, true)][self.random.below(3) as usize];
         let after = self.random.below(120 * MS);
-        let alone = self.random.chance(60);
+        let alone = self.random.percent(60);
         for other in others {
-            if !alone && self.random.chance(50) {
+            if !alone && self.random.percent(50) {
                 continue;
             }
             for (from, to) in [(other, id), (id, other)] {

@@ -3,38 +3,9 @@
 use std::time::Duration;
 
 use coppice_ordering::{Reads, Settings};
+pub use coppice_testkit::random::Random;
 
 pub const MS: u64 = 1_000_000;
-
-/// SplitMix64, as the core has it; a stream of its own for each purpose would be the simulator's.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-
-    /// True `percent` of the time.
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    pub fn pick<T: Copy>(&mut self, all: &[T]) -> Option<T> {
-        if all.is_empty() { None } else { Some(all[self.below(all.len() as u64) as usize]) }
-    }
-}
 
 /// What a seed draws.
 #[derive(Clone, Debug)]
@@ -89,11 +60,11 @@ impl Plan {
     }
 
     pub fn draw(random: &mut Random) -> Plan {
-        let mut some = |percent: u64, max: u64| if random.chance(percent) { 1 + random.below(max) } else { 0 };
+        let mut some = |percent: u64, max: u64| if random.percent(percent) { 1 + random.below(max) } else { 0 };
         let (loss, duplication, late) = (some(50, 30), some(50, 30), some(30, 10));
         let (crashes, cuts, changes, pauses) = (some(60, 12), some(50, 12), some(40, 8), some(50, 12));
         let (transfers, checkpoints, slow_executors) = (some(30, 8), some(50, 25), some(30, 60));
-        let lease = random.chance(25);
+        let lease = random.percent(25);
         let settings = Settings {
             batch_bytes_max: 1 + random.below(40) as usize,
             batch_delay_max: Duration::from_micros(random.below(3_000)),
@@ -138,7 +109,7 @@ impl Plan {
             transfers,
             checkpoints,
             slow_executors,
-            rates: lease && random.chance(60),
+            rates: lease && random.percent(60),
             duration: 250 * MS + random.below(400 * MS),
         }
     }

@@ -36,7 +36,8 @@ fn found(count: u64) -> Finding {
     if count == 0 { Finding::Nothing } else { Finding::Pass(count) }
 }
 
-/// B1: equal entries at every common instance, equal digests after it. What the certificate needs of it, it checks by itself.
+/// B1: equal entries at every common instance, equal digests after it. What the certificate needs of it, it checks by
+/// itself.
 pub fn agreement(history: &History) -> Finding {
     let mut count = 0;
     for place in history.log.chunk_by(|a, b| a.position == b.position) {

@@ -1,5 +1,5 @@
-//! The judge of small histories: tries every order. Shares nothing with the checkers but the history: no rules, no memory,
-//! no prior reasoning. At most about eight operations.
+//! The judge of small histories: tries every order. Shares nothing with the checkers but the history: no rules, no
+//! memory, no prior reasoning. At most about eight operations.
 
 use std::collections::BTreeMap;
 

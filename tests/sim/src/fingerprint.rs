@@ -173,7 +173,9 @@ pub fn show_told(input: &ControllerInput) -> String {
         ControllerInput::Identity(node) => format!("is {node}"),
         ControllerInput::Map(map) => format!("map {}", map.version),
         ControllerInput::Settings(settings) => format!("settings {}", settings.replicas),
-        ControllerInput::Recovered(found) => format!("recovered {} {:?} {:?}", found.group, found.removed, found.created),
+        ControllerInput::Recovered(found) => {
+            format!("recovered {} {:?} {:?}", found.group, found.removed, found.created)
+        }
         ControllerInput::Founded(entry) => format!("founded {}", entry.partition),
         ControllerInput::Report(report) => show_report(report),
         ControllerInput::CreateDurable(group, me) => format!("{group} {me} is born"),

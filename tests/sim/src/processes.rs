@@ -1,4 +1,5 @@
-//! Ends and starts of processes: what a crash takes, what a start makes of the disk, and how the other nodes hear of it.
+//! Ends and starts of processes: what a crash takes, what a start makes of the disk, and how the other nodes hear of
+//! it.
 
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
@@ -145,8 +146,8 @@ impl World {
             node,
             controller::Input::Recovered(Box::new(RecoveredReplica { group, removed, created, loaded, replay })),
         );
-        if let Some(me) = me.filter(|_| self.nodes[node].process.control.controller.replicas().awaiting_snapshot().contains_key(&group))
-        {
+        let awaited = self.nodes[node].process.control.controller.replicas().awaiting_snapshot();
+        if let Some(me) = me.filter(|_| awaited.contains_key(&group)) {
             self.coverage.note("start: a replica waits for a state from elsewhere");
             if self.nodes[node].damage.is_rotten {
                 self.oracle.state_lost(group, me);

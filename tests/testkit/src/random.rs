@@ -4,6 +4,31 @@
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
+/// What can be drawn: whole numbers.
+pub trait Number: Copy {
+    /// As 64 bits.
+    fn bits(self) -> u64;
+    /// From a number that is below one of this type.
+    fn of(bits: u64) -> Self;
+}
+
+macro_rules! numbers {
+    ($($number:ty)*) => {
+        $(impl Number for $number {
+            fn bits(self) -> u64 {
+                self as u64
+            }
+
+            fn of(bits: u64) -> Self {
+                bits as $number
+            }
+        })*
+    };
+}
+
+// `i32` is what a literal is that nothing else gives a type.
+numbers!(u8 u16 u32 u64 usize i32);
+
 impl Random {
     /// From a seed.
     pub fn new(seed: u64) -> Random {
@@ -27,12 +52,22 @@ impl Random {
     }
 
     /// A number below `bound`; 0 if that is 0.
-    pub fn below(&mut self, bound: usize) -> usize {
-        ((u128::from(self.next()) * bound as u128) >> 64) as usize
+    pub fn below<N: Number>(&mut self, bound: N) -> N {
+        N::of(((u128::from(self.next()) * u128::from(bound.bits())) >> 64) as u64)
     }
 
     /// True in `per_mille` of 1,000 cases.
-    pub fn chance(&mut self, per_mille: u32) -> bool {
-        self.below(1_000) < per_mille as usize
+    pub fn chance<N: Number>(&mut self, per_mille: N) -> bool {
+        self.below(1_000_u64) < per_mille.bits()
+    }
+
+    /// True in `percent` of 100 cases.
+    pub fn percent<N: Number>(&mut self, percent: N) -> bool {
+        self.below(100_u64) < percent.bits()
+    }
+
+    /// One of these; none of none.
+    pub fn pick<T: Copy>(&mut self, all: &[T]) -> Option<T> {
+        all.get(self.below(all.len())).copied()
     }
 }

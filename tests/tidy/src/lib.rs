@@ -51,8 +51,9 @@ pub fn sources() -> io::Result<Vec<Source>> {
             let entry = entry?;
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
             if entry.file_type()?.is_dir() {
-                // Only what is built or checked out is left out; `.ci` is ours.
-                if name != ".git" && name != "node_modules" && !name.starts_with("target") {
+                // Only what is built or checked out is left out; `.ci` is ours. Cargo tags what it builds.
+                let built = name.starts_with("target") && path.join("CACHEDIR.TAG").exists();
+                if name != ".git" && name != "node_modules" && !built {
                     waiting.push(path);
                 }
                 continue;

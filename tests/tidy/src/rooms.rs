@@ -77,19 +77,8 @@ const ORDERS: &[Order] = &[
     Order {
         below: "loadgen/src/",
         modules: &[
-            "say",
-            "units",
-            "random",
-            "machine",
-            "metrics",
-            "svg",
-            "workload",
-            "record",
-            "target",
-            "runner",
-            "report",
-            "app",
-            "main",
+            "say", "units", "random", "machine", "metrics", "svg", "workload", "record", "target", "runner", "report",
+            "app", "main",
         ],
     },
     Order {

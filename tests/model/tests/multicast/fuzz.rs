@@ -8,32 +8,12 @@ use coppice_model::tickets::history::{Kind, OPS_MAX, Op, Status};
 use coppice_model::tickets::stage::Stage;
 use coppice_model::tickets::world::{KEYS, Message};
 use coppice_ordering::PartitionId;
+use coppice_testkit::random::Random;
 
 /// Events under faults.
 const EVENTS: usize = 400;
 /// Operations left for the time after the faults.
 const OPS_AFTER: usize = 6;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    fn percent(&mut self, chance: usize) -> bool {
-        self.below(100) < chance
-    }
-}
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,7 +57,7 @@ pub struct Fuzz {
 
 impl Fuzz {
     pub fn new(seed: u64) -> Fuzz {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let plan = Plan::draw(&mut random);
         let clients = vec![None; 2 + random.below(4)];
         Fuzz { stage: Stage::serving(plan.partitions), random, plan, clients }
