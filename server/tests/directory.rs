@@ -68,7 +68,11 @@ fn mv13_the_directory_is_acted_on_only_as_far_as_it_is_decided() {
     let command = DirectoryCommand::Create { map, settings: BTreeMap::new() };
     let request = Request::Directory(Box::new(command));
     effects.clear();
-    replica.step(now, Input::Request { origin: Origin { connection: 1, stream: 1 }, request }, &mut effects);
+    replica.step(
+        now,
+        Input::Request { origin: Origin::Client { worker: 0, stream: 1, connection: 1 }, request },
+        &mut effects,
+    );
     replica.step(now, Input::TurnEnd, &mut effects);
     let last_executed = replica.executor().machine().directory().expect("it is the directory").state().map.version;
     assert_eq!(last_executed, MapVersion(1), "it is executed");

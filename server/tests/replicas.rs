@@ -189,7 +189,8 @@ impl World {
                 let mut frames = RepliesWriter::new(&mut out);
                 frames.answer(1, &answer).unwrap();
                 frames.finish();
-                let numbers = self.sent[&origin.stream].clone();
+                let Origin::Client { stream, .. } = origin else { panic!("{origin:?}") };
+                let numbers = self.sent[&stream].clone();
                 let mut at = 0;
                 for section in Replies::new(&out[frame::HEADER_BYTES..]) {
                     for (position, result) in section.unwrap().results() {
@@ -222,14 +223,14 @@ impl World {
     fn read(&mut self) {
         let at = self.random.below(3);
         let stale = self.random.below(4) == 0;
-        let origin = Origin { connection: 1, stream: self.random.next() as u32 };
+        let origin = Origin::Client { worker: 0, stream: self.random.next() as u32, connection: 1 };
         self.step(at, Input::Request { origin, request: Request::Range(Box::new(everything(stale))) });
     }
 
     fn submit(&mut self) {
         let at = self.random.below(3);
         let stream = self.random.next() as u32;
-        let origin = Origin { connection: 1, stream };
+        let origin = Origin::Client { worker: 0, stream, connection: 1 };
         let Some(session) = self.session else {
             let entry = coppice_core::machine::entry::open(coppice_client::wire::ClientId(9), 1);
             return self.step(at, Input::Request { origin, request: Request::Open { entry } });

@@ -78,9 +78,9 @@ struct PendingRequest {
     since: Time,
 }
 
-/// The gathers of one shard's connections.
+/// The gathers of one worker's connections.
 pub struct Gathers {
-    shard: usize,
+    worker: u16,
     /// Number of the first one of `under_way`.
     first: u64,
     /// By number; those that have ended leave a hole, but in front.
@@ -96,10 +96,10 @@ pub struct Gathers {
 }
 
 impl Gathers {
-    /// None, of this shard.
-    pub fn new(shard: usize) -> Gathers {
+    /// None, of this worker.
+    pub fn new(worker: u16) -> Gathers {
         Gathers {
-            shard,
+            worker,
             first: 0,
             under_way: VecDeque::new(),
             parts: 0,
@@ -174,7 +174,7 @@ impl Gathers {
     fn ask(&mut self, now: Time, (partition, places): (PartitionId, Vec<Place>), request: Request) -> Act {
         self.requests += 1;
         self.asked.insert(self.requests, PendingRequest { places, since: now });
-        Act::Ask { partition, origin: Origin::gather(self.shard, self.requests), request }
+        Act::Ask { partition, origin: Origin::Collect { worker: self.worker, number: self.requests }, request }
     }
 
     fn gather(&self, id: u64) -> Option<&Gather> {
@@ -185,7 +185,7 @@ impl Gathers {
         self.under_way.get_mut(id.checked_sub(self.first)? as usize)?.as_mut()
     }
 
-    /// An answer to the request of this number ([`Origin::gathers`]).
+    /// An answer to the request of this number ([`Origin::Collect`]).
     pub fn on_reply(&mut self, request: u64, partition: PartitionId, reply: Reply, acts: &mut Vec<Act>) {
         let Some(PendingRequest { places, .. }) = self.asked.remove(&request) else { return };
         match reply {

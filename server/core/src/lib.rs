@@ -28,4 +28,5 @@ pub mod sizes;
 pub mod snapshot;
 pub mod status;
 pub mod wire;
+pub mod wire_reply;
 pub mod worker;

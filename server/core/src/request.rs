@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_btree::{Cursor, Value};
-use coppice_client::map::PartitionMap;
+use coppice_btree::{Cursor, Op, Value};
 use coppice_client::wire::{
-    self, CollectRequest, PartitionId, Position, QueryPlan, RangeRequest, ReadRequest, SessionId, Ticket,
-    ValidateRequest, Version,
+    CollectRequest, Command, CommandsRequest, PartitionId, Position, QueryPlan, RangeRequest, ReadRequest, SessionId,
+    Ticket, ValidateRequest, Version,
 };
 use coppice_ordering::multicast::Abort;
 use coppice_ordering::{Instance, ReplicaId};
@@ -15,67 +14,48 @@ use coppice_ordering::{Instance, ReplicaId};
 use crate::cost::{Account, Charge};
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 
-/// Who waits for an answer: made and understood by the driver, opaque to the replica.
+/// Who asked, and so where the reply goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Origin {
-    /// The connection, never used again for another one; its shard in the upper 16 bits.
-    pub connection: u64,
-    /// The request on that connection.
-    pub stream: u32,
+pub enum Origin {
+    /// A client.
+    Client {
+        /// The worker that has its connection.
+        worker: u16,
+        /// The request on that connection.
+        stream: u32,
+        /// The connection: the worker never uses its number again for another one.
+        connection: u64,
+    },
+    /// The node itself.
+    Node {
+        /// The worker that waits.
+        worker: u16,
+        /// The request, as that counts them.
+        number: u32,
+    },
+    /// A double collect of a worker (`crate::gather`).
+    Collect {
+        /// The worker.
+        worker: u16,
+        /// The request, as that counts them.
+        number: u64,
+    },
+    /// Nobody: whoever proposed it hears of it in another way.
+    Nobody,
 }
 
-/// Bits of a connection's number that count connections; the shard stands above them.
-const COUNT_BITS: u32 = 48;
-
-/// In the number of a connection: it is none, but a range that is gathered here (`crate::gather`).
-const GATHER: u64 = 1 << (COUNT_BITS - 1);
-
-/// Nobody waits: a ticket of the coordinator, who hears of it in another way.
-const NOBODY: u64 = u64::MAX;
-
-/// The connection of requests that the node makes itself.
-const OWN: u64 = (1 << COUNT_BITS) - 1;
+// One lies beside each command that waits.
+const _: () = assert!(size_of::<Origin>() == 16);
 
 impl Origin {
-    /// The number of the `count`-th connection of a shard.
-    pub fn connection(shard: usize, count: u64) -> u64 {
-        (shard as u64) << COUNT_BITS | count & OWN
-    }
-
-    /// A request that the node makes itself.
-    pub fn own(shard: usize, stream: u32) -> Origin {
-        Origin { connection: Origin::connection(shard, OWN), stream }
-    }
-
-    /// The request of this number that a shard makes for what it gathers.
-    pub fn gather(shard: usize, number: u64) -> Origin {
-        Origin { connection: Origin::connection(shard, GATHER | number), stream: 0 }
-    }
-
-    /// The number of a request for what is gathered.
-    pub fn gathers(self) -> Option<u64> {
-        let is_one = self.connection & GATHER != 0 && !self.is_own() && !self.is_nobody();
-        is_one.then_some(self.connection & (GATHER - 1))
-    }
-
-    /// Nobody waits for the answer.
-    pub fn nobody() -> Origin {
-        Origin { connection: NOBODY, stream: 0 }
-    }
-
-    /// Whether nobody waits for the answer.
-    pub fn is_nobody(self) -> bool {
-        self.connection == NOBODY
-    }
-
-    /// Whether the node itself asks.
-    pub fn is_own(self) -> bool {
-        self.connection & OWN == OWN
-    }
-
-    /// The shard that holds the connection.
-    pub fn shard(self) -> usize {
-        (self.connection >> COUNT_BITS) as usize
+    /// The worker that is to have the reply.
+    pub fn worker(self) -> Option<usize> {
+        match self {
+            Origin::Client { worker, .. } | Origin::Node { worker, .. } | Origin::Collect { worker, .. } => {
+                Some(usize::from(worker))
+            }
+            Origin::Nobody => None,
+        }
     }
 }
 
@@ -126,6 +106,12 @@ pub enum Request {
 }
 
 impl Request {
+    /// The commands of a client, as an `entry` of the log. What cannot be read may do anything.
+    pub fn pack(entry: Bytes, commands: &CommandsRequest) -> Request {
+        let grows = commands.pack().map_or(true, |pack| pack.commands().any(|(_, command)| command_grows(&command)));
+        Request::Pack { entry, commands: commands.count, work: commands.work, grows }
+    }
+
     /// Whether the partition may be larger afterwards: refused when disk or memory is full.
     pub fn grows(&self) -> bool {
         match self {
@@ -266,10 +252,12 @@ impl Reply {
     }
 }
 
-/// The refusal that says: another partition, by this map.
-pub fn wrong_partition(map: &PartitionMap, group: PartitionId) -> wire::Refusal {
-    // What changed together with it: of a split, both parts.
-    let version = map.entry(group).map(|entry| entry.version);
-    let together = map.partitions.iter().filter(|entry| Some(entry.version) == version);
-    wire::Refusal::WrongPartition { partition: group, version: map.version, entries: together.cloned().collect() }
+fn command_grows(command: &Command<'_>) -> bool {
+    // A get in a pack leaves its answer in the session table.
+    let op_grows = |op: &Op<'_>| !matches!(op, Op::Delete { .. });
+    match command {
+        Command::Op(op) => op_grows(op),
+        Command::Many(operations) => operations.iter().any(|op| op_grows(&op)),
+        Command::Load(_) => true,
+    }
 }

@@ -12,13 +12,14 @@ pub struct ClientConnections(Mutex<HashMap<ClientId, Client>>);
 
 #[derive(Debug, Default)]
 struct Client {
-    connections: Vec<u64>,
+    /// The shard that has each, and its number there.
+    connections: Vec<(usize, u64)>,
     bytes: ClientBytes,
 }
 
 impl ClientConnections {
     /// The connection that the client opened last, of those that stand.
-    pub fn newest(&self, client: ClientId) -> Option<u64> {
+    pub fn newest(&self, client: ClientId) -> Option<(usize, u64)> {
         let connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         connections.get(&client)?.connections.last().copied()
     }
@@ -27,7 +28,7 @@ impl ClientConnections {
     /// silent one goes on with whichever is heard first.
     ///
     /// Returns the bytes that the client holds, on all of them.
-    pub fn opened(&self, client: ClientId, connection: u64) -> ClientBytes {
+    pub fn opened(&self, client: ClientId, connection: (usize, u64)) -> ClientBytes {
         let mut connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = connections.entry(client).or_default();
         known.connections.push(connection);
@@ -41,7 +42,7 @@ impl ClientConnections {
     }
 
     /// A connection ended; the others of the client stay.
-    pub fn ended(&self, client: ClientId, connection: u64) {
+    pub fn ended(&self, client: ClientId, connection: (usize, u64)) {
         let mut connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = connections.get_mut(&client) {
             known.connections.retain(|&known| known != connection && !mutant!(spare_forgets_client));
@@ -61,12 +62,12 @@ mod tests {
     #[test]
     fn a_client_that_closes_a_spare_connection_is_reached_on_the_other() {
         let (clients, client) = (ClientConnections::default(), ClientId(7));
-        clients.opened(client, 1);
-        clients.opened(client, 2);
-        assert_eq!(clients.newest(client), Some(2));
-        clients.ended(client, 2);
-        assert_eq!(clients.newest(client), Some(1));
-        clients.ended(client, 1);
+        clients.opened(client, (0, 1));
+        clients.opened(client, (1, 1));
+        assert_eq!(clients.newest(client), Some((1, 1)));
+        clients.ended(client, (1, 1));
+        assert_eq!(clients.newest(client), Some((0, 1)));
+        clients.ended(client, (0, 1));
         assert_eq!(clients.newest(client), None);
     }
 

@@ -21,14 +21,12 @@ use std::time::{Duration, Instant as Clock};
 use bytes::{Bytes, BytesMut};
 use coppice_client::channel::Channel;
 use coppice_client::wire::control::encode_control;
-use coppice_client::wire::{
-    ClientId, CommandsRequest, Frame, FrameDecoder, Kind, PackReply, PartitionId, QueryCompleted, Refusal as Refused,
-    Request as Asked,
-};
+use coppice_client::wire::{ClientId, Frame, FrameDecoder, Kind, PartitionId, Refusal as Refused, Request as Asked};
 use coppice_core::access::{Credentials, Rights};
 use coppice_core::cost::{Account, Charge, ClientBytes};
-use coppice_core::request::{Origin, Refusal, Reply, Request};
+use coppice_core::request::{Origin, Reply, Request};
 use coppice_core::scan::RangeJob;
+use coppice_core::wire_reply::{WireReply, busy};
 use coppice_core::worker::Input;
 use coppice_ordering::Time;
 pub use door::{STRANGERS_MAX, may_give};
@@ -36,7 +34,7 @@ use tokio::sync::Notify;
 
 use self::packs::{Pack, Packs, alone, hand_on};
 pub use self::secured::turn_away;
-use self::state::{Large, ReadAnswer, refuse_and_close};
+use self::state::{Large, refuse_and_close};
 use super::arriving::Arriving;
 use super::eviction::Candidate;
 use super::outbox::Outbox;
@@ -86,6 +84,8 @@ fn new_account(shared: &Shared, client: ClientBytes) -> Account {
 
 /// One client's connection, shared by its task and the shard's turn.
 pub struct Connection {
+    /// The shard that has it, and its number there.
+    shard: usize,
     id: u64,
     stream: Channel,
     state: RefCell<State>,
@@ -141,7 +141,7 @@ struct State {
 
 impl Connection {
     /// A connection over `stream`.
-    pub fn new(id: u64, stream: Channel, shared: Arc<Shared>) -> Rc<Connection> {
+    pub fn new((shard, id): (usize, u64), stream: Channel, shared: Arc<Shared>) -> Rc<Connection> {
         let account = new_account(&shared, ClientBytes::default());
         let state = RefCell::new(State {
             client: None,
@@ -169,12 +169,17 @@ impl Connection {
             shared,
         });
         let (dirty, control, heard) = (Cell::new(false), Cell::new(0), Cell::new(Clock::now()));
-        Rc::new(Connection { id, stream, state, dirty, control, heard, bell: Notify::new() })
+        Rc::new(Connection { shard, id, stream, state, dirty, control, heard, bell: Notify::new() })
     }
 
     /// Its number.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Who asks with a request of this connection.
+    fn origin(&self, stream: u32) -> Origin {
+        Origin::Client { worker: self.shard as u16, stream, connection: self.id }
     }
 
     /// Notes that something is to be written; `true` if it was not noted before.
@@ -198,14 +203,13 @@ impl Connection {
     }
 
     /// Queues the answer to a request of this connection.
-    pub fn answer(&self, shard: &Shard, group: PartitionId, origin: Origin, reply: Reply) {
+    pub fn answer(&self, shard: &Shard, group: PartitionId, stream: u32, reply: Reply) {
         let mut state = self.state.borrow_mut();
-        let stream = origin.stream;
         let Some(waiting) = state.waiting.get(&stream) else { return };
         let (op, since) = (waiting.op, waiting.since);
-        if let Reply::QueryPlan(cut) = &reply {
-            // A query over more partitions than a frame can name gets no `QueryPlan`, and times out at its client.
-            return state.outbox.append(|out| _ = cut.encode(out, stream));
+        if let Reply::QueryPlan(plan) = &reply {
+            // A query over more partitions than a frame can name gets no plan, and times out at its client.
+            return state.outbox.append(|out| _ = plan.encode(out, stream));
         }
         let outcome = translate::outcome(&reply);
         let took = since.elapsed();
@@ -213,57 +217,21 @@ impl Connection {
         if took > state.shared.config.slow_request && outcome != Outcome::Gone {
             shard.slow_request(group, op, outcome, translate::instance_of(&reply), took);
         }
-        match reply {
-            Reply::Pack(answer) => {
-                state.expects = answer.len().max(state.expects - state.expects / 8);
+        let expects = if let Reply::Pack(answer) = &reply { Some(answer.len()) } else { None };
+        let map = || shard.shared.map();
+        match WireReply::new(group, reply, map, |refusal| shard.hint(group, &refusal)) {
+            WireReply::Answer(answer) => {
+                state.expects = expects.map_or(state.expects, |bytes| bytes.max(state.expects - state.expects / 8));
                 state.push_answer(stream, answer);
             }
-            Reply::Opened(session) => {
-                let mut out = BytesMut::new();
-                let mut answer = PackReply::new(&mut out, session.partition, session.instance, session.index);
-                answer.opened();
-                let answer = answer.finish_split();
-                state.push_answer(stream, answer);
+            WireReply::Values(read) => state.push_read(stream, read),
+            WireReply::Range(_) if state.ranges.len() >= ranges_max(shard.shared.config.limits.inflight) => {
+                state.refuse(stream, &busy());
             }
-            Reply::Read { instance, values, left_out, charge } => {
-                state.push_read(stream, ReadAnswer { group, instance: instance.0, values, left_out, _charge: charge });
-            }
-            Reply::Validated { instance, unchanged } => {
-                let mut out = BytesMut::new();
-                let mut answer = PackReply::read(&mut out, group, instance.0, 0);
-                unchanged.into_iter().for_each(|unchanged| answer.validated(unchanged));
-                let answer = answer.finish_split();
-                state.push_answer(stream, answer);
-            }
-            Reply::Range { instance, cursor, range, version } => {
-                if state.ranges.len() >= ranges_max(shard.shared.config.limits.inflight) {
-                    state.refuse(stream, &translate::busy());
-                } else {
-                    let job = RangeJob::new(group, instance, cursor, range).versioned(version);
-                    state.ranges.add(stream, job);
-                    return;
-                }
-            }
-            Reply::Gathered { parts, range } => {
-                if state.ranges.len() >= ranges_max(shard.shared.config.limits.inflight) {
-                    state.refuse(stream, &translate::busy());
-                } else if let Some(job) = RangeJob::gathered(parts, &*range) {
-                    return state.ranges.add(stream, job);
-                }
-            }
-            Reply::Completed { ticket } => {
-                state.outbox.append(|out| QueryCompleted { ticket }.encode(out, stream));
-            }
-            Reply::Aborted { text, unplaced } => state.refuse(stream, &Refused::Aborted { text, unplaced }),
-            Reply::QueryPlan(_) | Reply::Directory(_) | Reply::Readings { .. } => {}
-            Reply::Refused(refusal) => {
-                let refusal = translate::refusal(shard, group, refusal);
-                state.refuse(stream, &refusal);
-            }
-            Reply::Unsure { hint } => {
-                let hint = shard.hint(group, &Refusal::NotLeader { hint });
-                state.refuse(stream, &Refused::Deposed { partition: group, hint });
-            }
+            WireReply::Range(job) => return state.ranges.add(stream, *job),
+            WireReply::Completed(completed) => state.outbox.append(|out| completed.encode(out, stream)),
+            WireReply::Refused(refusal) => state.refuse(stream, &refusal),
+            WireReply::Plan(_) | WireReply::Nothing => {}
         }
         if state.done(stream) {
             self.bell.notify_one();
@@ -446,7 +414,7 @@ pub async fn serve(shard: Rc<RefCell<Shard>>, connection: Rc<Connection>) {
     }
     shard.borrow_mut().connections.remove(&connection.id);
     if let Some(client) = connection.state.borrow().client {
-        draining.clients().ended(client, connection.id);
+        draining.clients().ended(client, (connection.shard, connection.id));
     }
     {
         // Whoever still holds the connection holds nothing of the node with it.
@@ -516,11 +484,9 @@ fn handle(shard: &RefCell<Shard>, connection: &Rc<Connection>, frame: Frame) {
             return shard.borrow_mut().ask_admin(connection, frame.stream, by, *admin);
         }
         Asked::Commands(commands) => {
-            let (op, grows) = translate::pack_op(&commands);
-            let CommandsRequest { entry, count, work, .. } = commands;
-            let owned = connection.owner().map(|owner| coppice_core::machine::entry::owned(&entry, owner));
-            let entry = owned.unwrap_or_else(|| alone(entry));
-            (commands.partition, op, Request::Pack { entry, commands: count, work, grows })
+            let owned = connection.owner().map(|owner| coppice_core::machine::entry::owned(&commands.entry, owner));
+            let entry = owned.unwrap_or_else(|| alone(commands.entry.clone()));
+            (commands.partition, translate::pack_op(&commands), Request::pack(entry, &commands))
         }
         Asked::OpenSession(open) => {
             // A session is its user's; while users are not asked who they are, that of who said hello.
@@ -579,7 +545,7 @@ fn admit(
         }
         let expects = if matches!(op, Op::Get | Op::Range | Op::Validate) { 0 } else { state.expects };
         let Some(charge) = state.account.admit(bytes + expects) else {
-            state.refuse(stream, &translate::busy());
+            state.refuse(stream, &busy());
             drop(state);
             let mut shard = shard.borrow_mut();
             shard.metrics.rejected(Queue::NodeBytes);
@@ -588,7 +554,7 @@ fn admit(
         };
         state.waiting.insert(stream, Waiting { op, work, charge: Arc::new(charge), since: Clock::now() });
     }
-    Some((Origin { connection: connection.id, stream }, client))
+    Some((connection.origin(stream), client))
 }
 
 /// Appends to what is written at the end of the turn.

@@ -1,36 +1,14 @@
-//! Between the words of the wire and those of the core: the one place where their ids meet.
-
-use std::time::Duration;
+//! What clients ask and hear in the words of the metrics, and their first question: who is there.
 
 use coppice_btree::Op as TreeOp;
 use coppice_client::wire::{
     Command, CommandsRequest, FEATURE_COLLECT, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX,
-    Limits, MapGet, MapReply, NodeIdentity, PROTOCOL, PartitionId, Refusal as Refused, VALUE_BYTES_MAX,
+    Limits, MapGet, MapReply, NodeIdentity, PROTOCOL, Refusal as Refused, VALUE_BYTES_MAX,
 };
 use coppice_core::request::{Refusal, Reply};
 
 use crate::metrics::{Op, Outcome};
-use crate::shard::Shard;
 use crate::shared::Shared;
-
-/// What a client is asked to wait when a queue is full: a flush or two, after which there is room.
-const RETRY_AFTER: Duration = Duration::from_millis(5);
-
-/// The refusal that says: a queue is full.
-pub fn busy() -> Refused {
-    Refused::Busy { retry_after: RETRY_AFTER }
-}
-
-/// A refusal of the core in the words of the wire.
-pub fn refusal(shard: &Shard, group: PartitionId, refusal: Refusal) -> Refused {
-    match refusal {
-        Refusal::NotLeader { .. } => Refused::NotLeader { partition: group, hint: shard.hint(group, &refusal) },
-        Refusal::Busy => busy(),
-        Refusal::WrongPartition => coppice_core::request::wrong_partition(&shard.shared.map(), group),
-        Refusal::SessionExpired => Refused::SessionExpired,
-        Refusal::Full => Refused::Full,
-    }
-}
 
 /// The instance that a reply is about, if it says one. Reads a few bytes of an answer that the executor wrote.
 pub fn instance_of(reply: &Reply) -> Option<coppice_ordering::Instance> {
@@ -75,29 +53,18 @@ pub fn outcome(reply: &Reply) -> Outcome {
     }
 }
 
-/// What a pack is counted as, and whether it may make the partition larger.
-pub fn pack_op(commands: &CommandsRequest) -> (Op, bool) {
-    let Ok(pack) = commands.pack() else { return (Op::Pack, true) };
-    let grows = pack.commands().any(|(_, command)| match command {
-        Command::Op(op) => op_grows(&op),
-        Command::Many(operations) => operations.iter().any(|op| op_grows(&op)),
-        Command::Load(_) => true,
-    });
+/// What a pack is counted as.
+pub fn pack_op(commands: &CommandsRequest) -> Op {
+    let Ok(pack) = commands.pack() else { return Op::Pack };
     if pack.count() > 1 {
-        return (Op::Pack, grows);
+        return Op::Pack;
     }
-    let op = match pack.commands().next().map(|(_, command)| command) {
+    match pack.commands().next().map(|(_, command)| command) {
         Some(Command::Op(op)) => Op::of(&op),
         Some(Command::Many(_)) => Op::Many,
         Some(Command::Load(_)) => Op::Load,
         None => Op::Pack,
-    };
-    (op, grows)
-}
-
-/// A get in a pack leaves its answer in the session table.
-fn op_grows(op: &TreeOp<'_>) -> bool {
-    !matches!(op, TreeOp::Delete { .. })
+    }
 }
 
 /// The map, if it is newer than what the client has, and who leads.

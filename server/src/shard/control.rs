@@ -7,13 +7,13 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{AdminRequest, Kind, Refusal as Refused, StatusGet};
+use coppice_core::wire_reply::busy;
 use tokio::sync::oneshot;
 
 use super::Shard;
 use crate::control::ToControl;
 use crate::metrics::Queue;
 use crate::net::public::Connection;
-use crate::net::translate;
 use crate::shared::{ControlPlace, Shared};
 
 /// Of one connection: the operators' tools ask one at a time. Beyond: `Busy`.
@@ -60,7 +60,7 @@ impl Shard {
         };
         if place.is_none() {
             self.metrics.rejected(Queue::Control);
-            connection.append(|out| translate::busy().encode(out, stream));
+            connection.append(|out| busy().encode(out, stream));
             self.touch_connection(connection);
         }
         place

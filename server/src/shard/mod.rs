@@ -27,7 +27,7 @@ use coppice_client::channel::Parked;
 use coppice_client::wire::{ClientId, NodeId, PartitionId};
 use coppice_core::cost::ClientBytes;
 use coppice_core::replica::{self, QueryPart, Samples};
-use coppice_core::request::{Origin, Refusal, Reply};
+use coppice_core::request::{Refusal, Reply};
 use coppice_core::worker::{self, Effect, Group, Input, Worker};
 use coppice_ordering::Time;
 pub use gauges::Observed;
@@ -289,8 +289,8 @@ impl Shard {
             return crate::net::public::turn_away(&stream);
         }
         self.next_connection += 1;
-        let id = Origin::connection(self.index, self.next_connection);
-        let connection = Connection::new(id, stream, Arc::clone(&self.shared));
+        let id = self.next_connection;
+        let connection = Connection::new((self.index, id), stream, Arc::clone(&self.shared));
         self.connections.insert(id, Rc::clone(&connection));
         crate::task::spawn(crate::net::public::serve(self.this(), connection));
     }

@@ -137,17 +137,20 @@ impl Shard {
     }
 
     fn answer(&mut self, group: PartitionId, origin: Origin, reply: Reply) {
-        if origin.is_own() {
-            if let Some(waiting) = self.own.remove(&origin.stream) {
-                _ = waiting.send(reply);
+        match origin {
+            Origin::Client { connection, stream, .. } => {
+                let Some(connection) = self.connections.get(&connection).cloned() else { return };
+                connection.answer(self, group, stream, reply);
+                failpoint!("shard.answered");
+                self.touch_connection(&connection);
             }
-            return;
+            Origin::Node { number, .. } => {
+                if let Some(waiting) = self.own.remove(&number) {
+                    _ = waiting.send(reply);
+                }
+            }
+            Origin::Collect { .. } | Origin::Nobody => {}
         }
-        let Some(connection) = self.connections.get(&origin.connection) else { return };
-        let connection = Rc::clone(connection);
-        connection.answer(self, group, origin, reply);
-        failpoint!("shard.answered");
-        self.touch_connection(&connection);
     }
 
     /// A connection has something to write at the end of the turn.
@@ -160,10 +163,9 @@ impl Shard {
 
     /// Gives a part to the client that asked, on whichever shard it is connected.
     pub(super) fn give_part(&mut self, part: Box<QueryPart>) {
-        let Some(id) = self.shared.clients().newest(part.partition_query.client) else {
+        let Some((shard, id)) = self.shared.clients().newest(part.partition_query.client) else {
             return self.input(Input::Unclaimed(part));
         };
-        let shard = Origin { connection: id, stream: 0 }.shard();
         if shard != self.index {
             // A client that gets no part asks again.
             _ = self.shared.sender(shard).push(Lane::Client, ToShard::Part(part));
@@ -184,7 +186,7 @@ impl Shard {
 
     /// A client said hello on this shard; what it holds on all its connections.
     pub(crate) fn on_greeted(&mut self, client: ClientId, connection: u64) -> ClientBytes {
-        let bytes = self.shared.clients().opened(client, connection);
+        let bytes = self.shared.clients().opened(client, (self.index, connection));
         self.input(Input::Greeted(client));
         for shard in (0..self.shared.shards()).filter(|&shard| shard != self.index) {
             let call = ToShard::Call(Box::new(move |shard| shard.input(Input::Greeted(client))));
@@ -201,7 +203,7 @@ impl Shard {
     /// An origin for a request of the node itself; `reply` gets the answer.
     pub(crate) fn wait_for(&mut self, reply: tokio::sync::oneshot::Sender<Reply>) -> Origin {
         self.next_own = self.next_own.wrapping_add(1);
-        let origin = Origin::own(self.index, self.next_own);
+        let origin = Origin::Node { worker: self.index as u16, number: self.next_own };
         self.own.insert(self.next_own, reply);
         origin
     }

@@ -14,7 +14,7 @@ use coppice_client::wire::{ClientId, Part, Position, ScanOptions};
 use coppice_testkit::random::Random;
 
 use super::account::End;
-use super::endpoints::Line;
+use super::endpoints::{Line, LineId};
 use super::events::Event;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
 use super::positions::Positions;
@@ -186,7 +186,7 @@ impl World {
     pub fn send_away(&mut self, client: usize, length: Nanos) {
         self.clients[client].absent_until = self.now + length;
         let lines = self.lines.open.iter().filter(|(_, line)| line.client == client && line.client_open);
-        let lines: Vec<u64> = lines.map(|(&number, _)| number).collect();
+        let lines: Vec<LineId> = lines.map(|(&number, _)| number).collect();
         lines.into_iter().for_each(|number| self.cut_line(number));
     }
 
@@ -457,7 +457,7 @@ impl World {
     }
 
     /// A connection attempt ends.
-    pub fn on_opened(&mut self, number: u64, ok: bool) {
+    pub fn on_opened(&mut self, number: LineId, ok: bool) {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         let (client, connection) = (line.client, line.id);
         let ok = ok && line.node_open;
@@ -471,7 +471,7 @@ impl World {
     }
 
     /// A connection broke.
-    pub fn on_lost(&mut self, number: u64) {
+    pub fn on_lost(&mut self, number: LineId) {
         let Some(line) = self.lines.open.get(&number) else { return };
         let (client, connection) = (line.client, line.id);
         if !line.client_open {
@@ -487,7 +487,7 @@ impl World {
     }
 
     /// Bytes of a node arrive at a client.
-    pub fn client_receives(&mut self, number: u64, bytes: &Bytes) {
+    pub fn client_receives(&mut self, number: LineId, bytes: &Bytes) {
         let Some(line) = self.lines.open.get_mut(&number).filter(|line| line.client_open) else { return };
         line.at_client.feed(bytes);
         while let Some(line) = self.lines.open.get_mut(&number) {

@@ -420,7 +420,7 @@ impl World {
 
     fn ask_directory(&mut self, node: usize, command: DirectoryCommand, stream: u32) {
         let request = Request::Directory(Box::new(command));
-        let (group, origin) = (PartitionId::DIRECTORY, Origin::own(0, stream));
+        let (group, origin) = (PartitionId::DIRECTORY, Origin::Node { worker: 0, number: stream });
         self.mail(node, 0, Mail::Control(worker::Input::Request { group, origin, request }));
     }
 

@@ -8,9 +8,8 @@ use bytes::{Bytes, BytesMut};
 use coppice_client::session::ConnectionId;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, Command, CommandRefusal, FEATURE_COLLECT, FEATURE_VALIDATE, Frame, FrameDecoder, HelloOk, Kind, Limits,
-    MapReply, NodeId, NodeIdentity, PROTOCOL, PackReply, PartitionId, QueryCompleted, QueryRequest, Refusal as Refused,
-    RepliesWriter, Request as Asked, encode_frame,
+    ClientId, FEATURE_COLLECT, FEATURE_VALIDATE, Frame, FrameDecoder, HelloOk, Kind, Limits, MapReply, NodeId,
+    NodeIdentity, PROTOCOL, PartitionId, QueryRequest, RepliesWriter, Request as Asked, encode_frame,
 };
 use coppice_core::cost::Account;
 use coppice_core::ids;
@@ -18,6 +17,7 @@ use coppice_core::machine::entry;
 use coppice_core::replica::QueryPart;
 use coppice_core::request::{Origin, Refusal, Reply, Request};
 use coppice_core::scan::RangeJob;
+use coppice_core::wire_reply::{WireReply, busy};
 use coppice_core::worker::Input;
 
 use super::events::Event;
@@ -28,11 +28,14 @@ use super::world::World;
 /// Ranges of one connection that stream at a time, as in a real node.
 const RANGES_MAX: usize = 256;
 
+/// A connection's name at its node: the worker that has it, and its number there.
+pub type LineId = (usize, u64);
+
 /// Connections of clients, those that were and those that are.
 #[derive(Default)]
 pub struct Lines {
-    /// By their names ([`World::name_line`]).
-    pub open: BTreeMap<u64, Line>,
+    /// By their names.
+    pub open: BTreeMap<LineId, Line>,
     /// How many there were.
     pub opened: u64,
 }
@@ -105,7 +108,7 @@ impl Line {
 
 impl World {
     /// Bytes of a client arrive at a node.
-    pub fn node_receives(&mut self, number: u64, bytes: &Bytes) {
+    pub fn node_receives(&mut self, number: LineId, bytes: &Bytes) {
         let Some(line) = self.lines.open.get_mut(&number).filter(|line| line.node_open) else { return };
         line.at_node.feed(bytes);
         while let Some(line) = self.lines.open.get_mut(&number).filter(|line| line.node_open) {
@@ -117,7 +120,7 @@ impl World {
         }
     }
 
-    fn on_frame(&mut self, number: u64, frame: &Frame) {
+    fn on_frame(&mut self, number: LineId, frame: &Frame) {
         let asked = match Asked::decode(frame) {
             Ok(asked) => asked,
             Err(error) => return self.fail("wire", format!("a client's request cannot be read: {error}")),
@@ -129,7 +132,7 @@ impl World {
                 self.greet(number, (stream, hello.client), &mut out);
                 self.answer(number, out);
                 let node = self.lines.open.get(&number).map(|line| line.node);
-                let worker = Origin { connection: number, stream }.shard();
+                let (worker, _) = number;
                 return node.into_iter().for_each(|node| self.greeted(node, worker, hello.client));
             }
             _ if self.lines.open[&number].greeted.is_none() => {
@@ -157,12 +160,11 @@ impl World {
                 return self.coverage.note("client: wants an answer no more");
             }
             Asked::Commands(commands) => {
-                let grows = commands.pack().is_ok_and(|pack| pack.commands().any(|(_, command)| grows(&command)));
                 // Every other client is a user, whose packs are marked.
                 let user = self.lines.open[&number].greeted.filter(|client| client.0.is_multiple_of(2));
-                let entry = user.map(|user| entry::owned(&commands.entry, user.0)).unwrap_or(commands.entry);
-                let request = Request::Pack { entry, commands: commands.count, work: commands.work, grows };
-                (commands.partition, request)
+                let owned = user.map(|user| entry::owned(&commands.entry, user.0));
+                let entry = owned.unwrap_or_else(|| commands.entry.clone());
+                (commands.partition, Request::pack(entry, &commands))
             }
             Asked::OpenSession(open) => (open.partition, Request::Open { entry: open.entry }),
             Asked::Read(read) => (read.partition, Request::Read(read, Account::unbounded(), None)),
@@ -171,7 +173,7 @@ impl World {
             Asked::Collect(range) => {
                 let Some((node, origin)) = self.admit(number, stream, range.parts[0].0) else { return };
                 self.lines.open.get_mut(&number).into_iter().for_each(|line| _ = line.gathers.insert(stream));
-                return self.input(node, origin.shard(), Input::Gather { origin, range });
+                return self.input(node, number.0, Input::Gather { origin, range });
             }
             Asked::Query(query) => return self.on_query(number, stream, &query),
             Asked::PartCredit { query, partition, bytes } => {
@@ -192,7 +194,7 @@ impl World {
     }
 
     /// Notes that a request waits: its node, and where the answer goes.
-    fn admit(&mut self, number: u64, stream: u32, group: PartitionId) -> Option<(usize, Origin)> {
+    fn admit(&mut self, number: LineId, stream: u32, group: PartitionId) -> Option<(usize, Origin)> {
         let line = self.lines.open.get_mut(&number)?;
         line.stale.remove(&stream);
         line.gathers.remove(&stream);
@@ -200,27 +202,28 @@ impl World {
             self.fail("wire", format!("stream {stream} is in use"));
             return None;
         }
-        Some((line.node, Origin { connection: number, stream }))
+        let (worker, connection) = number;
+        Some((line.node, Origin::Client { worker: worker as u16, stream, connection }))
     }
 
-    fn on_query(&mut self, number: u64, stream: u32, query: &QueryRequest) {
+    fn on_query(&mut self, number: LineId, stream: u32, query: &QueryRequest) {
         let Some((node, origin)) = self.admit(number, stream, PartitionId::DIRECTORY) else { return };
         if let Some(client) = self.lines.open[&number].greeted {
             let request = Box::new(query.clone());
-            self.input(node, origin.shard(), Input::Query { origin, client, request });
+            self.input(node, number.0, Input::Query { origin, client, request });
         }
     }
 
-    fn request(&mut self, number: u64, stream: u32, group: PartitionId, request: Request) {
+    fn request(&mut self, number: LineId, stream: u32, group: PartitionId, request: Request) {
         let Some((node, origin)) = self.admit(number, stream, group) else { return };
         let stale = request.read_rules().0;
         if let Some(line) = self.lines.open.get_mut(&number).filter(|_| stale) {
             line.stale.insert(stream);
         }
-        self.input(node, origin.shard(), Input::Request { group, origin, request });
+        self.input(node, number.0, Input::Request { group, origin, request });
     }
 
-    fn greet(&mut self, number: u64, (stream, client): (u32, ClientId), out: &mut BytesMut) {
+    fn greet(&mut self, number: LineId, (stream, client): (u32, ClientId), out: &mut BytesMut) {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         line.greeted = Some(client);
         let node = line.node;
@@ -254,84 +257,53 @@ impl World {
 
     /// Whether what is answered was asked to be answered at once.
     pub fn is_stale(&self, origin: Origin) -> bool {
-        let line = self.lines.open.get(&origin.connection);
-        origin.gathers().is_none() && line.is_none_or(|line| line.stale.contains(&origin.stream))
+        match origin {
+            Origin::Client { worker, stream, connection } => {
+                let line = self.lines.open.get(&(usize::from(worker), connection));
+                line.is_none_or(|line| line.stale.contains(&stream))
+            }
+            Origin::Collect { .. } => false,
+            Origin::Node { .. } | Origin::Nobody => true,
+        }
     }
 
     /// A replica answers.
     pub fn reply(&mut self, node: usize, group: PartitionId, origin: Origin, reply: Reply) {
-        let stream = origin.stream;
-        if origin.is_own() {
-            return self.on_own_reply(node, stream, &reply);
-        }
+        let (worker, stream, connection) = match origin {
+            Origin::Client { worker, stream, connection } => (worker, stream, connection),
+            Origin::Node { number, .. } => return self.on_own_reply(node, number, &reply),
+            Origin::Collect { .. } | Origin::Nobody => return,
+        };
+        let name = (usize::from(worker), connection);
         self.coverage.reply(&reply);
-        let hint = self.hint(node, group, origin, &reply);
-        if self.lines.open.get(&origin.connection).is_some_and(|line| line.gathers.contains(&stream)) {
+        let hint = self.hint(node, group, name.0, &reply);
+        if self.lines.open.get(&name).is_some_and(|line| line.gathers.contains(&stream)) {
             self.note_gathered(&reply);
         }
-        let busy = Refused::Busy { retry_after: std::time::Duration::from_millis(5) };
         let map = Arc::clone(self.nodes[node].process.control.controller.map());
-        let Some(line) = self.lines.open.get_mut(&origin.connection).filter(|line| line.node_open) else { return };
+        let Some(line) = self.lines.open.get_mut(&name).filter(|line| line.node_open) else { return };
         if !line.waiting.contains_key(&stream) {
             return;
         }
         let mut out = BytesMut::new();
-        match reply {
-            Reply::Pack(answer) => put_answer(&mut out, stream, &answer),
-            Reply::Opened(session) => {
-                let mut answer = BytesMut::new();
-                let mut opened = PackReply::new(&mut answer, session.partition, session.instance, session.index);
-                opened.opened();
-                let answer = opened.finish_split();
-                put_answer(&mut out, stream, &answer);
+        match WireReply::new(group, reply, || map, |_| hint) {
+            WireReply::Answer(answer) => put_answer(&mut out, stream, &answer),
+            WireReply::Values(values) => put_answer(&mut out, stream, &values.encode()),
+            WireReply::Range(job) if line.ranges.len() < RANGES_MAX => {
+                line.ranges.insert(stream, Range(*job));
+                return self.pump_range(name, stream);
             }
-            Reply::Read { instance, values, left_out, .. } => {
-                let mut answer = BytesMut::new();
-                let mut read = PackReply::read(&mut answer, group, instance.0, 0);
-                values.iter().for_each(|value| read.value(value.as_deref()));
-                (0..left_out).for_each(|_| read.refused(CommandRefusal::Later));
-                let answer = read.finish_split();
-                put_answer(&mut out, stream, &answer);
+            WireReply::Range(_) => busy().encode(&mut out, stream),
+            WireReply::Plan(plan) => {
+                _ = plan.encode(&mut out, stream);
+                return self.answer(name, out);
             }
-            Reply::Validated { instance, unchanged } => {
-                let mut answer = BytesMut::new();
-                let mut validated = PackReply::read(&mut answer, group, instance.0, 0);
-                unchanged.into_iter().for_each(|unchanged| validated.validated(unchanged));
-                let answer = validated.finish_split();
-                put_answer(&mut out, stream, &answer);
-            }
-            Reply::Range { instance, cursor, range, version } if line.ranges.len() < RANGES_MAX => {
-                let job = Range(RangeJob::new(group, instance, cursor, range).versioned(version));
-                line.ranges.insert(stream, job);
-                return self.pump_range(origin.connection, stream);
-            }
-            Reply::Gathered { parts, range } if line.ranges.len() < RANGES_MAX => {
-                let job = RangeJob::gathered(parts, &*range).map(Range);
-                line.ranges.extend(job.map(|job| (stream, job)));
-                return self.pump_range(origin.connection, stream);
-            }
-            Reply::Range { .. } | Reply::Gathered { .. } | Reply::Refused(Refusal::Busy) => {
-                busy.encode(&mut out, stream)
-            }
-            Reply::Directory(_) | Reply::Readings { .. } => {}
-            Reply::QueryPlan(cut) => {
-                _ = cut.encode(&mut out, stream);
-                return self.answer(origin.connection, out);
-            }
-            Reply::Completed { ticket } => QueryCompleted { ticket }.encode(&mut out, stream),
-            Reply::Aborted { text, unplaced } => Refused::Aborted { text, unplaced }.encode(&mut out, stream),
-            Reply::Refused(Refusal::NotLeader { .. }) => {
-                Refused::NotLeader { partition: group, hint }.encode(&mut out, stream);
-            }
-            Reply::Refused(Refusal::WrongPartition) => {
-                coppice_core::request::wrong_partition(&map, group).encode(&mut out, stream);
-            }
-            Reply::Refused(Refusal::SessionExpired) => Refused::SessionExpired.encode(&mut out, stream),
-            Reply::Refused(Refusal::Full) => Refused::Full.encode(&mut out, stream),
-            Reply::Unsure { .. } => Refused::Deposed { partition: group, hint }.encode(&mut out, stream),
+            WireReply::Completed(completed) => completed.encode(&mut out, stream),
+            WireReply::Refused(refusal) => refusal.encode(&mut out, stream),
+            WireReply::Nothing => {}
         }
         line.waiting.remove(&stream);
-        self.answer(origin.connection, out);
+        self.answer(name, out);
     }
 
     fn note_gathered(&mut self, reply: &Reply) {
@@ -348,14 +320,14 @@ impl World {
     }
 
     /// The node that a refusal points to.
-    fn hint(&self, node: usize, group: PartitionId, origin: Origin, reply: &Reply) -> Option<NodeId> {
+    fn hint(&self, node: usize, group: PartitionId, worker: usize, reply: &Reply) -> Option<NodeId> {
         let (Reply::Refused(Refusal::NotLeader { hint }) | Reply::Unsure { hint }) = reply else { return None };
-        let worker = &self.nodes[node].process.workers[origin.shard()];
+        let worker = &self.nodes[node].process.workers[worker];
         worker.hint(group, &Refusal::NotLeader { hint: *hint })
     }
 
     /// Chunks of a range go out as far as the client's credit reaches.
-    fn pump_range(&mut self, number: u64, stream: u32) {
+    fn pump_range(&mut self, number: LineId, stream: u32) {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         let Some(range) = line.ranges.get_mut(&stream) else { return };
         let (mut out, mut last) = (BytesMut::new(), false);
@@ -372,21 +344,21 @@ impl World {
     }
 
     /// The newest connection of a client at a node.
-    pub fn line_of(&self, node: usize, client: ClientId) -> Option<u64> {
+    pub fn line_of(&self, node: usize, client: ClientId) -> Option<LineId> {
         let is_it = |line: &Line| line.node == node && line.node_open && line.greeted == Some(client);
         let lines = self.lines.open.iter().filter(|(_, line)| is_it(line)).map(|(&number, _)| number);
-        lines.max_by_key(|number| number << 16)
+        lines.max_by_key(|(_, count)| *count)
     }
 
     /// The name of a new connection: the worker that it comes to stands in it.
-    pub fn name_line(&mut self) -> u64 {
+    pub fn name_line(&mut self) -> LineId {
         self.lines.opened += 1;
         let count = self.lines.opened;
-        Origin::connection(count as usize % self.plan.server.workers as usize, count)
+        (count as usize % self.plan.server.workers as usize, count)
     }
 
     /// Streams a part of a query on a connection.
-    pub fn stream_part(&mut self, number: u64, part: QueryPart) {
+    pub fn stream_part(&mut self, number: LineId, part: QueryPart) {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         let QueryPart { ticket, position, partition_query, cursor } = part;
         let name = (partition_query.query, position.partition);
@@ -396,7 +368,7 @@ impl World {
         self.pump_part(number, name);
     }
 
-    fn pump_part(&mut self, number: u64, name: (u32, PartitionId)) {
+    fn pump_part(&mut self, number: LineId, name: (u32, PartitionId)) {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         let Some(part) = line.parts.get_mut(&name) else { return };
         let (mut out, mut last) = (BytesMut::new(), false);
@@ -412,7 +384,7 @@ impl World {
     }
 
     /// Sends bytes to a client, perhaps the last ones of the connection.
-    fn answer(&mut self, number: u64, out: BytesMut) {
+    fn answer(&mut self, number: LineId, out: BytesMut) {
         let at = self.now + self.net.delay();
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         line.to_client = line.to_client.max(at);
@@ -424,7 +396,7 @@ impl World {
     }
 
     /// A connection breaks: what is under way may still arrive, or not.
-    pub fn cut_line(&mut self, number: u64) {
+    pub fn cut_line(&mut self, number: LineId) {
         let at = self.now + self.net.delay();
         if self.net.either()
             && let Some(line) = self.lines.open.get_mut(&number)
@@ -436,7 +408,7 @@ impl World {
 
     /// A client has no use of a connection any more. What it said before may arrive all the same, and later than what
     /// it says on another one.
-    pub fn leave_line(&mut self, number: u64) {
+    pub fn leave_line(&mut self, number: LineId) {
         let arrives = self.net.either();
         let Some(line) = self.lines.open.get_mut(&number).filter(|line| arrives && line.node_open) else {
             self.lines.open.remove(&number);
@@ -450,7 +422,7 @@ impl World {
 
     /// A node's process ended: its connections break, and some clients do not even hear that.
     pub fn lose_lines(&mut self, node: usize) {
-        let lines: Vec<u64> =
+        let lines: Vec<LineId> =
             self.lines.open.iter().filter(|(_, line)| line.node == node).map(|(&line, _)| line).collect();
         for number in lines {
             let Some(line) = self.lines.open.get_mut(&number) else { continue };
@@ -472,14 +444,4 @@ fn put_answer(out: &mut BytesMut, stream: u32, answer: &[u8]) {
     // What the executor wrote is well formed; were it not, the client would complain.
     _ = replies.answer(stream, answer);
     replies.finish();
-}
-
-fn grows(command: &Command<'_>) -> bool {
-    use coppice_btree::Op;
-    let op_grows = |op: &Op<'_>| matches!(op, Op::Put { .. } | Op::Insert { .. } | Op::Cas { .. });
-    match command {
-        Command::Op(op) => op_grows(op),
-        Command::Many(operations) => operations.iter().any(|op| op_grows(&op)),
-        Command::Load(_) => true,
-    }
 }

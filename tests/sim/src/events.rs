@@ -14,6 +14,7 @@ use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Configuration, Instance};
 
 use super::control::ControllerInput;
+use super::endpoints::LineId;
 use super::plan::Nanos;
 use super::snapshots::Writing;
 use super::store::SavedSnapshot;
@@ -63,15 +64,15 @@ pub enum Event {
     /// An operator's verb.
     Operate { request: Box<ReshapeRequest> },
     /// A connection attempt ends.
-    Opened { line: u64, ok: bool },
+    Opened { line: LineId, ok: bool },
     /// A node hears of the cluster's settings.
     Settings { node: usize, life: u64 },
     /// Bytes arrive at a node.
-    ToNode { line: u64, bytes: Bytes },
+    ToNode { line: LineId, bytes: Bytes },
     /// Bytes arrive at a client.
-    ToClient { line: u64, bytes: Bytes },
+    ToClient { line: LineId, bytes: Bytes },
     /// A client hears that its connection is gone.
-    Lost { line: u64 },
+    Lost { line: LineId },
     /// A node's machine is told that another node's process has ended.
     Gone { node: usize, life: u64, gone: usize },
     /// A client's deadline.

@@ -260,7 +260,7 @@ mod tests {
         assert_ne!(persisted(1), persisted(2));
         let told = |round| effects(&[Effect::Send(NodeId(2), envelope(round))]);
         assert_ne!(told(3), told(4));
-        let (group, origin) = (PartitionId(1), Origin { connection: 1, stream: 1 });
+        let (group, origin) = (PartitionId(1), Origin::Client { worker: 0, stream: 1, connection: 1 });
         let answered =
             |bytes: &'static [u8]| effects(&[Effect::Reply { group, origin, reply: Reply::Pack(bytes.into()) }]);
         assert_ne!(answered(b"a"), answered(b"b"));

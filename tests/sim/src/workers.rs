@@ -110,9 +110,10 @@ impl World {
                 self.coverage.note("worker: a queue between workers is full");
                 // Whoever sent it hears so at once; here it is the one that holds the connection, or any other.
                 let from = match &message {
-                    Message::Request { origin, .. } | Message::Query { origin, .. } => origin.shard(),
-                    _ => return,
+                    Message::Request { origin, .. } | Message::Query { origin, .. } => origin.worker(),
+                    _ => None,
                 };
+                let Some(from) = from else { return };
                 self.input(node, from, Input::Undelivered(message));
             }
             Mail::Message(message) => {

@@ -100,6 +100,7 @@ const ORDERS: &[Order] = &[
             "machine",
             "executor",
             "request",
+            "wire_reply",
             "gather",
             "replica",
             "snapshot",

@@ -44,7 +44,7 @@ impl Played {
 
 /// Who waits for the n-th gather.
 fn waits(n: u32) -> Origin {
-    Origin { connection: Origin::connection(3, 7), stream: n }
+    Origin::Client { worker: 3, stream: n, connection: 7 }
 }
 
 /// Everything in these partitions, each of which begins at its own letter.
@@ -67,8 +67,8 @@ fn sort(acts: Vec<Act>) -> (Asks, Answers) {
     for act in acts {
         match act {
             Act::Ask { partition, origin, request } => {
-                assert_eq!(origin.shard(), 3);
-                asks.push((partition, origin.gathers().expect("a number"), request));
+                let Origin::Collect { worker: 3, number } = origin else { panic!("{origin:?}") };
+                asks.push((partition, number, request));
             }
             Act::Answer { partition, origin, reply } => answers.push((partition, origin, reply)),
         }

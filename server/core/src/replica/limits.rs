@@ -63,7 +63,7 @@ impl Replica {
         };
         if self.limits.again.is_none_or(|again| again <= now) {
             self.limits.again = Some(now + LIMITS_INTERVAL);
-            self.submit(now, Origin::nobody(), entry::limits(&wanted), (1, 1), effects);
+            self.submit(now, Origin::Nobody, entry::limits(&wanted), (1, 1), effects);
         }
     }
 }

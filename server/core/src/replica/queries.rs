@@ -18,7 +18,7 @@ impl Replica {
     pub(super) fn on_place(&mut self, now: Time, place: &Place, effects: &mut Vec<Effect>) {
         // Sent again while it is in flight, it may be ordered twice: the second time it does not count.
         if self.leading && self.acknowledger.wants(place.ticket) {
-            self.submit(now, Origin::nobody(), entry::place(place), (1, 1), effects);
+            self.submit(now, Origin::Nobody, entry::place(place), (1, 1), effects);
         }
     }
 

@@ -86,7 +86,7 @@ impl Follower {
     /// A client reads everything here; the leader is asked for a position.
     fn is_asked(&mut self) -> u64 {
         let range = RangeRequest { anywhere: true, ..RangeRequest::whole(GROUP) };
-        self.asks_its_leader(Origin { connection: 1, stream: 1 }, Request::Range(Box::new(range)))
+        self.asks_its_leader(Origin::Client { worker: 0, stream: 1, connection: 1 }, Request::Range(Box::new(range)))
     }
 
     /// The same for any read.
@@ -377,7 +377,10 @@ fn se6_a_proposed_command_is_never_called_refused_when_the_leader_is_deposed() {
     let Batch::Commands(commands) = leader.put(1) else { panic!("a pack") };
     let entry = commands.parts()[0].clone();
     let request = Request::Pack { entry, commands: 1, work: 4, grows: true };
-    led_by_itself(&mut leader, Input::Request { origin: Origin { connection: 1, stream: 1 }, request });
+    led_by_itself(
+        &mut leader,
+        Input::Request { origin: Origin::Client { worker: 0, stream: 1, connection: 1 }, request },
+    );
     led_by_itself(&mut leader, Input::TurnEnd);
     let effects = leader.hears(9, 2, Batch::NoOp, 1);
     let replies: Vec<&Reply> = effects

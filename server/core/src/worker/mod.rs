@@ -132,7 +132,7 @@ impl Worker {
             checkpoints: 0,
             admission: disk_admission::DiskAdmission::default(),
             coordinator: CoordinatorHost::default(),
-            gathers: Gathers::new(index),
+            gathers: Gathers::new(index as u16),
             multicast: VecDeque::new(),
             parked: ParkedParts::default(),
             turn: Turn::default(),
@@ -502,17 +502,14 @@ impl Worker {
 
     /// Answers a request, here or through the worker that holds its connection.
     fn reply(&mut self, id: PartitionId, origin: Origin, reply: Reply) {
-        if origin.is_nobody() {
-            return;
-        }
-        let owner = origin.shard();
+        let Some(owner) = origin.worker() else { return };
         if owner != self.index {
             if mutant!(answers_end_at_worker) {
                 return;
             }
             return self.effects.push(Effect::Worker(owner, Message::Reply { group: id, origin, reply }));
         }
-        if let Some(request) = origin.gathers() {
+        if let Origin::Collect { number: request, .. } = origin {
             let mut acts = Vec::new();
             self.gathers.on_reply(request, id, reply, &mut acts);
             // Validations leave at the end of the turn, and so does what is read once more.

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use coppice_client::wire::{PACK_WORK_MAX, PartitionId};
-use coppice_core::request::Origin;
 use coppice_core::worker::Input;
 
 use super::Connection;
@@ -94,7 +93,7 @@ pub(super) fn hand_on(shard: &RefCell<Shard>, connection: &Connection) {
     loop {
         let next = connection.state.borrow_mut().packs.pop();
         let Some(Pack { stream, group, request, .. }) = next else { return };
-        let origin = Origin { connection: connection.id, stream };
+        let origin = connection.origin(stream);
         shard.borrow_mut().input(Input::Request { group, origin, request });
     }
 }

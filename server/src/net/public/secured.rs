@@ -6,9 +6,9 @@ use bytes::BytesMut;
 use coppice_client::channel::Channel;
 use coppice_client::tls::Tls;
 use coppice_client::tls::names::Names;
+use coppice_core::wire_reply::busy;
 
 use super::Connection;
-use crate::net::translate;
 
 impl Connection {
     /// Whom the client's certificate names, if it has shown one: verified, so that roles can rest on it.
@@ -31,7 +31,7 @@ impl Connection {
 /// Says to whoever finds no place that there is none.
 pub fn turn_away(stream: &Channel) {
     let mut out = BytesMut::new();
-    translate::busy().encode(&mut out, 0);
+    busy().encode(&mut out, 0);
     // A fresh socket takes so little at once, or the client learns it from the end.
     _ = stream.write_vectored(&[IoSlice::new(&out)]);
 }

@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 
 use bytes::{Bytes, BytesMut};
-use coppice_btree::Value;
-use coppice_client::wire::{CommandRefusal, PackReply, PartitionId, Refusal as Refused, RepliesWriter};
+use coppice_client::wire::{Refusal as Refused, RepliesWriter};
 use coppice_core::cost::{Account, Charge};
+use coppice_core::wire_reply::ReadValues;
 
 use super::{Connection, State};
 use crate::net::streams::Slice;
@@ -54,10 +54,10 @@ impl State {
     }
 
     /// The answer to a read: written at once, or, if it is large, when there is time and room for it.
-    pub(super) fn push_read(&mut self, stream: u32, read: ReadAnswer) {
+    pub(super) fn push_read(&mut self, stream: u32, read: ReadValues) {
         match read.bytes() > LARGE_BYTES {
             true => self.large.push_back((stream, Large::Read(read))),
-            false => self.push_answer(stream, read.written()),
+            false => self.push_answer(stream, read.encode()),
         }
     }
 
@@ -120,7 +120,7 @@ impl State {
         {
             let (answer, _charge) = match large {
                 Large::Pack(answer, charge) => (answer, Some(charge)),
-                Large::Read(read) => (read.written(), None),
+                Large::Read(read) => (read.encode(), None),
             };
             slice.bytes = slice.bytes.saturating_sub(answer.len());
             self.write_answers([(stream, answer)]);
@@ -157,31 +157,7 @@ pub(super) enum Large {
     /// Written already, and to be framed.
     Pack(Bytes, Charge),
     /// Not written.
-    Read(ReadAnswer),
-}
-
-/// The answer to a read, as it was found.
-pub(super) struct ReadAnswer {
-    pub(super) group: PartitionId,
-    pub(super) instance: u64,
-    pub(super) values: Vec<Option<Value>>,
-    pub(super) left_out: usize,
-    /// Until it is written; what is written is charged anew.
-    pub(super) _charge: Charge,
-}
-
-impl ReadAnswer {
-    fn bytes(&self) -> usize {
-        self.values.iter().flatten().map(|value| value.len()).sum()
-    }
-
-    fn written(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(64 + self.bytes() + 8 * self.values.len());
-        let mut answer = PackReply::read(&mut out, self.group, self.instance, 0);
-        self.values.iter().for_each(|value| answer.value(value.as_deref()));
-        (0..self.left_out).for_each(|_| answer.refused(CommandRefusal::Later));
-        answer.finish_split()
-    }
+    Read(ReadValues),
 }
 
 /// Refuses the request on `stream`, and reads nothing more.

@@ -226,7 +226,7 @@ impl World {
     /// All connections of clients to a node break; its process goes on.
     pub fn hang_up(&mut self, node: usize) {
         let lines = self.lines.open.iter().filter(|(_, line)| line.node == node && line.node_open);
-        let lines: Vec<u64> = lines.map(|(&number, _)| number).collect();
+        let lines: Vec<_> = lines.map(|(&number, _)| number).collect();
         lines.into_iter().for_each(|number| self.cut_line(number));
     }
 }

@@ -21,7 +21,8 @@ pub(super) fn leader() -> (Follower, Lsn) {
     let Batch::Commands(commands) = leader.put(1) else { panic!("a pack") };
     let entry = commands.parts()[0].clone();
     let request = Request::Pack { entry, commands: 1, work: 4, grows: true };
-    let mut effects = leader.step(Input::Request { origin: Origin { connection: 1, stream: 1 }, request });
+    let mut effects =
+        leader.step(Input::Request { origin: Origin::Client { worker: 0, stream: 1, connection: 1 }, request });
     effects.extend(leader.step(Input::TurnEnd));
     let vote = effects.iter().find_map(|effect| match effect {
         Effect::Persist { lsn, .. } => Some(*lsn),
@@ -40,7 +41,8 @@ impl Follower {
     /// The same for any read.
     pub(super) fn asks(&mut self, stream: u32, request: Request) -> (Ballot, HeartbeatRound) {
         self.now = self.now + ROUND;
-        let mut effects = self.step(Input::Request { origin: Origin { connection: 1, stream }, request });
+        let mut effects =
+            self.step(Input::Request { origin: Origin::Client { worker: 0, stream, connection: 1 }, request });
         effects.extend(self.step(Input::TurnEnd));
         let round = effects.iter().find_map(|effect| match effect {
             Effect::Send { message: Message::Heartbeat(m), .. } => Some((m.ballot, m.round)),

@@ -114,7 +114,10 @@ fn a_read_that_waits_for_a_position_is_given_up_in_time() {
     // The next one is refused at once, until the leader has answered.
     let read = || {
         let range = RangeRequest { anywhere: true, ..RangeRequest::whole(GROUP) };
-        Input::Request { origin: Origin { connection: 1, stream: 2 }, request: Request::Range(Box::new(range)) }
+        Input::Request {
+            origin: Origin::Client { worker: 0, stream: 2, connection: 1 },
+            request: Request::Range(Box::new(range)),
+        }
     };
     let refused = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Reply { .. }));
     assert!(refused(&follower.step(read())));

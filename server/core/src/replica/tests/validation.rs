@@ -58,7 +58,8 @@ fn is_voted(leader: &mut Follower, vote: Lsn, instance: u64) {
 fn writes(leader: &mut Follower, number: u64) -> Lsn {
     let Batch::Commands(commands) = leader.put(number) else { panic!("a pack") };
     let request = Request::Pack { entry: commands.parts()[0].clone(), commands: 1, work: 4, grows: true };
-    let mut effects = leader.step(Input::Request { origin: Origin { connection: 1, stream: 90 }, request });
+    let mut effects =
+        leader.step(Input::Request { origin: Origin::Client { worker: 0, stream: 90, connection: 1 }, request });
     effects.extend(leader.step(Input::TurnEnd));
     let vote = effects.iter().find_map(|effect| match effect {
         Effect::Persist { lsn, .. } => Some(*lsn),
@@ -75,7 +76,7 @@ fn reads(replica: &mut Follower, stream: u32) -> Version {
 fn first_reading(replica: &mut Follower, stream: u32) -> Vec<Effect> {
     let request =
         Request::Range(Box::new(RangeRequest { versioned: true, anywhere: true, ..RangeRequest::whole(GROUP) }));
-    replica.step(Input::Request { origin: Origin { connection: 1, stream }, request })
+    replica.step(Input::Request { origin: Origin::Client { worker: 0, stream, connection: 1 }, request })
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn decides(follower: &mut Follower, number: u64, instance: u64) {
 fn a_follower_that_is_asked_like_any_replica_validates_what_it_was_read() {
     let mut follower = Follower::new();
     decides(&mut follower, 1, 2);
-    let origin = Origin { connection: 1, stream: 1 };
+    let origin = Origin::Client { worker: 0, stream: 1, connection: 1 };
     let seen = reads(&mut follower, 2);
     for (high, same) in [(Some(&b"a"[..]), true), (None, false)] {
         let Request::Validate(mut asked, _) = validate(seen, b"", high) else { panic!("another request") };
@@ -211,7 +212,7 @@ fn a_read_is_charged_as_long_as_the_replica_holds_it() {
     let account = Account::unbounded();
     let held = Some(Arc::new(account.charge(1_000)));
     follower.now = follower.now + Duration::from_millis(1);
-    follower.asks_its_leader(Origin { connection: 1, stream: 1 }, Request::Validate(asked, held));
+    follower.asks_its_leader(Origin::Client { worker: 0, stream: 1, connection: 1 }, Request::Validate(asked, held));
     assert_eq!(account.bytes(), 1_000, "it waits for the leader's answer");
     follower.replica.retire(&mut Vec::new());
     assert_eq!(account.bytes(), 0);
