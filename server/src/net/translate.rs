@@ -1,6 +1,5 @@
 //! What clients ask and hear in the words of the metrics, and their first question: who is there.
 
-use coppice_btree::Op as TreeOp;
 use coppice_client::wire::{
     Command, CommandsRequest, FEATURE_COLLECT, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX,
     Limits, MapGet, MapReply, NodeIdentity, PROTOCOL, Refusal as Refused, VALUE_BYTES_MAX,

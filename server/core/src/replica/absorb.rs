@@ -97,7 +97,7 @@ impl Replica {
         let (configuration, _) = self.paxos.configuration();
         let later = |id: &ReplicaId| !configuration.voters.contains(id) && !mutant!(stalled_asks_old_voters);
         let members = configuration.voters.iter().chain(&configuration.leaving).copied();
-        let others = members.chain(self.leader.filter(later));
+        let others = members.chain(self.leadership.leader.filter(later));
         let others: Vec<ReplicaId> = others.filter(|id| *id != self.me).collect();
         others.get(turn(asked, others.len())).copied()
     }

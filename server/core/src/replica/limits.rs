@@ -54,8 +54,11 @@ impl Replica {
 
     /// Proposes them where this replica leads and its state has others.
     pub(super) fn propose_limits(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        let partition =
-            self.executor.machine().partition().filter(|partition| self.leading && partition.sealed().is_none());
+        let partition = self
+            .executor
+            .machine()
+            .partition()
+            .filter(|partition| self.leadership.is_own && partition.sealed().is_none());
         let current = partition.map(|partition| partition.session_limits());
         let Some(wanted) = self.limits.wanted.filter(|wanted| current.is_some_and(|current| current != *wanted)) else {
             self.limits.again = None;

@@ -15,42 +15,30 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use absorb::Stall;
 use coppice_btree::KeyRange;
-use coppice_client::wire::{PartitionId, Version};
+use coppice_client::wire::PartitionId;
 use coppice_ordering::{
-    Ballot, Batch, Config, ConfirmToken, Effect as Ordered, Gate, Input as Order, Instance, Lsn, Paxos,
-    PlacementAcknowledger, ReadToken, RecoveredGroup, ReplicaId, SubmitError, Ticket, Time,
+    Ballot, Batch, Config, Effect as Ordered, Input as Order, Instance, Lsn, Paxos, RecoveredGroup, ReplicaId,
+    SubmitError, Ticket, Time,
 };
 use limits::Limits;
 pub use limits::{GATE_BYTES_MAX, GATE_MAX, READS_MAX};
-use outputs::refuse;
-use reads::{AskedRead, HeldRead};
+use outputs::{Outputs, refuse};
+use queries::Queries;
+use reads::Reads;
+use samples::Sampler;
 pub use samples::{DecidedBatch, ProposedBatch, Samples};
 use stalled_reads::StalledReads;
 pub use step::{Effect, Input, QueryPart};
 
 use crate::executor::{Executor, ExecutorSettings};
-use crate::ids::wire_replica;
 use crate::machine::directory::DirectoryState;
 use crate::machine::entry;
-use crate::machine::partition::PlacedTicket;
 use crate::machine::{Answer, Machine};
-use crate::request::{Origin, Refusal, Reply, Request};
-
-/// What this replica proposed at one instance: who waits, and what came out.
-#[derive(Default)]
-struct PendingReplies {
-    origins: Vec<Origin>,
-    answers: Vec<Answer>,
-}
-
-/// A `Placed` that was not answered is told again after this: as soon as the coordinator would send its `Place` again.
-const PLACED_INTERVAL: Duration = Duration::from_millis(50);
+use crate::request::{Origin, Refusal, Request};
 
 /// One replica of one group.
 pub struct Replica {
@@ -58,55 +46,57 @@ pub struct Replica {
     me: ReplicaId,
     paxos: Paxos,
     executor: Executor,
-    /// Outputs, and since when they wait.
-    gate: Gate<(Origin, Reply, Time)>,
-    /// Bytes of the answers to packs in it; those to reads are charged to who asked.
-    gate_bytes: usize,
-    /// Of what is read here, but for the changes so far.
-    version: Version,
-    /// Tells the coordinator what is placed here.
-    acknowledger: PlacementAcknowledger,
-    /// Parts of queries at undecided instances, ascending.
-    parts: VecDeque<(Instance, Box<QueryPart>)>,
-    /// The newest instance of which other replicas give parts.
-    others_respond: Instance,
-    /// Up to here the followers were told what is decided because they give parts.
-    announced: Instance,
+    leadership: Leadership,
+    log: LogProgress,
+    outputs: Outputs,
+    reads: Reads,
+    queries: Queries,
     /// Since when the next batch waits for a neighbour's state, and when that is asked for again.
     stall: Option<Stall>,
     limits: Limits,
     stalled_reads: StalledReads,
-    /// Buffer.
-    placed: Vec<PlacedTicket>,
-    /// Confirmations that the coordinator waits for, ascending.
-    confirms: VecDeque<(ReadToken, ConfirmToken)>,
-    /// Submitted and not yet proposed, oldest first; Paxos tells how many each instance took.
-    queued: VecDeque<Origin>,
-    work: BTreeMap<Instance, PendingReplies>,
-    /// By token, ascending.
-    reads: VecDeque<HeldRead>,
-    asked: VecDeque<AskedRead>,
-    /// The token that the reads of this turn share.
-    read_token: ReadToken,
-    ask_token: ReadToken,
-    unconfirmed_reads: bool,
-    unasked_reads: bool,
-    /// A question for a position has stayed unanswered for too long, and stands.
-    unheard: bool,
-    leading: bool,
-    leader: Option<ReplicaId>,
-    leader_changes: u64,
-    /// Proposed and not decided, ascending.
-    undecided: VecDeque<ProposedBatch>,
-    /// The newest record that somebody waits for, and how far its log is durable.
-    written: Lsn,
-    durable: Lsn,
-    /// The batch accepted last: instance, bytes, commands.
-    newest: (Instance, u64, u64),
-    samples: Samples,
+    samples: Sampler,
     now: Time,
     ordered: Vec<Ordered>,
     answers: Vec<Answer>,
+}
+
+/// Who leads the group, as this replica knows.
+#[derive(Debug, Default)]
+struct Leadership {
+    /// This replica does, and serves.
+    is_own: bool,
+    leader: Option<ReplicaId>,
+    changes: u64,
+}
+
+impl Leadership {
+    fn learn(&mut self, leader: Option<ReplicaId>) {
+        if leader.is_some() && leader != self.leader {
+            self.changes += 1;
+        }
+        self.leader = leader;
+    }
+
+    /// The refusal that points to the leader.
+    fn refusal(&self) -> Refusal {
+        Refusal::NotLeader { hint: self.leader }
+    }
+}
+
+/// How far the log has come.
+#[derive(Debug, Default)]
+struct LogProgress {
+    /// The newest record that somebody waits for.
+    written: Lsn,
+    durable: Lsn,
+}
+
+impl LogProgress {
+    /// Whether nobody waits for a record that is not durable.
+    fn is_caught_up(&self) -> bool {
+        self.durable >= self.written
+    }
 }
 
 impl Replica {
@@ -123,37 +113,17 @@ impl Replica {
         Replica {
             group,
             me,
-            version: Version { replica: wire_replica(me), ..Version::default() },
             paxos,
-            acknowledger: PlacementAcknowledger::new(PLACED_INTERVAL, decided, machine.last_ticket()),
-            parts: VecDeque::new(),
-            others_respond: Instance::ZERO,
-            announced: Instance::ZERO,
+            leadership: Leadership::default(),
+            log: LogProgress::default(),
+            outputs: Outputs::new(decided),
+            reads: Reads::new(me),
+            queries: Queries::new(decided, machine.last_ticket()),
             stall: None,
             limits: Limits::default(),
             stalled_reads: StalledReads::default(),
-            placed: Vec::new(),
-            confirms: VecDeque::new(),
             executor: Executor::new(machine, decided, executing),
-            gate: Gate::new(decided, None),
-            gate_bytes: 0,
-            queued: VecDeque::new(),
-            work: BTreeMap::new(),
-            reads: VecDeque::new(),
-            asked: VecDeque::new(),
-            read_token: ReadToken(1),
-            ask_token: ReadToken(1),
-            unconfirmed_reads: false,
-            unasked_reads: false,
-            unheard: false,
-            leading: false,
-            leader: None,
-            leader_changes: 0,
-            undecided: VecDeque::new(),
-            written: Lsn::default(),
-            durable: Lsn::default(),
-            newest: (Instance::ZERO, 0, 0),
-            samples: Samples::default(),
+            samples: Sampler::default(),
             now: Time::ZERO,
             ordered: Vec::new(),
             answers: Vec::new(),
@@ -176,7 +146,7 @@ impl Replica {
         let incarnation = config.incarnation;
         let paxos = Paxos::recover(config, recovered, now, &mut ordered);
         let mut replica = Replica::new(group, paxos, machine, snapshot, executing);
-        replica.version = Version { incarnation, began: now.0, ..replica.version };
+        replica.reads.begin_life(incarnation, now);
         replica.ordered = ordered;
         replica.drain(now, effects);
         replica.note_stall(now, effects);
@@ -211,7 +181,8 @@ impl Replica {
     /// Whether [`Input::Speculate`] would run anything that should run now. At a replica that follows not before its
     /// vote is out: nobody waits for what it executes, but its leader for its vote.
     pub fn may_speculate(&self) -> bool {
-        self.executor.is_behind() || self.executor.may_speculate() && (self.leading || self.durable >= self.written)
+        self.executor.is_behind()
+            || self.executor.may_speculate() && (self.leadership.is_own || self.log.is_caught_up())
     }
 
     /// Whether something decided waits for the next step, because this one has done all that it may.
@@ -243,45 +214,52 @@ impl Replica {
 
     /// Whether this replica leads and serves.
     pub fn is_leading(&self) -> bool {
-        self.leading
+        self.leadership.is_own
     }
 
     /// The leader as far as known.
     pub fn leader(&self) -> Option<ReplicaId> {
-        self.leader
+        self.leadership.leader
     }
 
     /// How often the leader changed.
     pub fn leader_changes(&self) -> u64 {
-        self.leader_changes
+        self.leadership.changes
     }
 
     /// Submissions that wait for a batch.
     pub fn queued(&self) -> usize {
-        self.queued.len()
+        self.outputs.queued()
     }
 
     /// Replies that wait behind the gate.
     pub fn held(&self) -> usize {
-        self.gate.len()
+        self.outputs.held()
     }
 
     /// The last ticket of the decided log.
     pub fn last_ticket(&self) -> Option<Ticket> {
-        self.acknowledger.last_ticket()
+        self.queries.last_ticket()
     }
 
     /// Every ticket up to here is released, as far as this replica was told.
     pub fn released(&self) -> Option<Ticket> {
-        self.acknowledger.watermark()
+        self.queries.watermark()
     }
 
     /// When `step` with `Tick` is next wanted.
     pub fn deadline(&self) -> Option<Time> {
         let stall = self.stall.map(|stall| stall.again);
         let behind = self.executor.is_behind().then_some(self.now);
-        let mine = [stall, self.limits.again(), self.stalled_reads.ends(), self.asked_until(), behind];
-        self.paxos.deadline().into_iter().chain(self.acknowledger.deadline()).chain(mine.into_iter().flatten()).min()
+        let mine = [
+            stall,
+            self.limits.again(),
+            self.stalled_reads.ends(),
+            self.asked_until(),
+            self.queries.deadline(),
+            behind,
+        ];
+        self.paxos.deadline().into_iter().chain(mine.into_iter().flatten()).min()
     }
 
     /// The only way in.
@@ -297,7 +275,7 @@ impl Replica {
             }
             Input::Peer { from, message } => self.order(now, Order::Message { from, message }, effects),
             Input::Persisted(lsn) => {
-                self.durable = self.durable.max(lsn);
+                self.log.durable = self.log.durable.max(lsn);
                 self.order(now, Order::Persisted(lsn), effects);
             }
             Input::Request { origin, request } => self.on_request(now, origin, request, effects),
@@ -309,17 +287,16 @@ impl Replica {
                 }
                 let mut machine = *machine;
                 machine.set_me(self.me);
-                self.acknowledger.installed(instance, machine.last_ticket());
+                self.queries.installed(instance, machine.last_ticket());
                 let undecided = self.executor.decided().next();
                 self.executor.install(machine, instance);
                 self.name_responders();
                 self.redo_replaced_reads(undecided, effects);
                 // Also what lies above the snapshot: it was executed on another state, and runs again.
                 if !mutant!(part_survives_install) {
-                    self.undo_parts(undecided);
+                    self.queries.undo_from(undecided);
                 }
-                self.gate.decided(instance);
-                self.drop_work(effects);
+                self.outputs.installed(instance, self.leadership.leader, effects);
                 if self.group == PartitionId::DIRECTORY {
                     effects.push(Effect::DirectoryChanged);
                 }
@@ -348,11 +325,11 @@ impl Replica {
         self.note_stall(now, effects);
         self.check_stalled_reads(now, effects);
         self.give_up_asked(now, effects);
-        self.let_out(effects);
+        self.outputs.let_out(now, &mut self.samples, effects);
     }
 
     fn on_request(&mut self, now: Time, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
-        if self.gate.len() >= GATE_MAX || self.gate_bytes >= GATE_BYTES_MAX {
+        if self.outputs.are_full() {
             // The directory has lost its majority (protocol.md 4.4): what was promised to wait is held, and no more.
             return refuse(effects, origin, Refusal::Busy);
         }
@@ -378,7 +355,7 @@ impl Replica {
         effects: &mut Vec<Effect>,
     ) {
         match self.paxos.submit_work(now, entry, commands, work, &mut self.ordered) {
-            Ok(()) => self.queued.push_back(origin),
+            Ok(()) => self.outputs.submitted(origin),
             Err(SubmitError::NotLeader { hint }) => refuse(effects, origin, Refusal::NotLeader { hint }),
             Err(SubmitError::Busy) => refuse(effects, origin, Refusal::Busy),
         }
@@ -387,14 +364,10 @@ impl Replica {
 
     /// Confirms the reads of this turn with one round for all of them.
     fn on_turn_end(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        if std::mem::take(&mut self.unconfirmed_reads) {
-            let token = self.read_token;
-            self.read_token = ReadToken(token.0 + 1);
+        if let Some(token) = self.reads.take_unconfirmed() {
             self.order(now, Order::Confirm(token), effects);
         }
-        if std::mem::take(&mut self.unasked_reads) {
-            let token = self.ask_token;
-            self.ask_token = ReadToken(token.0 + 1);
+        if let Some(token) = self.reads.take_unasked() {
             self.order(now, Order::AskPosition(token), effects);
         }
     }
@@ -431,32 +404,27 @@ impl Replica {
         match effect {
             Ordered::Persist { lsn, record } => {
                 if !record.is_lazy() {
-                    self.written = lsn;
+                    self.log.written = lsn;
                 }
                 effects.push(Effect::Persist { lsn, record });
             }
             Ordered::Send { to, message } => effects.push(Effect::Send { to, message }),
             Ordered::Accepted { instance, batch, .. } => {
-                self.newest = (instance, batch.len_bytes() as u64, u64::from(batch.count()));
+                self.samples.accepted(instance, &batch);
                 self.on_accepted(instance, batch, effects);
             }
             Ordered::Proposed { instance, submissions } => {
-                let origins = self.queued.drain(..submissions as usize).collect();
-                self.work.entry(instance).or_default().origins = origins;
-                self.note_proposed(instance);
+                self.outputs.proposed(instance, submissions as usize);
+                self.samples.proposed(instance, self.now);
             }
             Ordered::Refused { submissions } => {
-                let hint = self.leader;
-                for origin in self.queued.drain(..submissions as usize) {
-                    refuse(effects, origin, Refusal::NotLeader { hint });
-                }
+                let refusal = self.leadership.refusal();
+                self.outputs.take_queued(submissions as usize).for_each(|origin| refuse(effects, origin, refusal));
             }
             Ordered::Confirmed { upto } => self.on_confirmed(upto, effects),
             Ordered::Unconfirmed { upto } => self.on_unconfirmed(upto, effects),
             Ordered::Position { upto, instance } => {
-                self.unheard = false;
-                let asked = self.asked.iter_mut().take_while(|read| read.token <= upto);
-                asked.for_each(|read| read.position = read.position.or(Some(instance)));
+                self.reads.told_position(upto, instance);
                 self.serve_asked();
             }
             Ordered::Leading { ballot, .. } => self.on_leading(ballot, effects),
@@ -469,9 +437,7 @@ impl Replica {
             Ordered::ChangeRefused(_) => {}
             Ordered::LeaderTransferFailed { to } => effects.push(Effect::TransferFailed { to }),
             Ordered::Dismissed { .. } => effects.push(Effect::Dismissed),
-            Ordered::Released { watermark } => {
-                self.note_released(watermark);
-            }
+            Ordered::Released { watermark } => _ = self.note_released(watermark),
             // The log knows by the trim positions of checkpoints what may go.
             Ordered::Forget { .. } => {}
             Ordered::Decided { .. } => unreachable!("handled by drain"),
@@ -484,9 +450,9 @@ impl Replica {
         self.answers = answers;
         effects.extend(self.executor.take_moved().into_iter().map(|mark| Effect::Moved { mark }));
         if let Some(from) = rolled_back {
-            self.work.split_off(&from).into_values().for_each(|work| self.tell_unsure(work, effects));
+            self.outputs.undo_from(from, self.leadership.leader, effects);
             self.redo_reads(from, effects);
-            self.undo_parts(from);
+            self.queries.undo_from(from);
         }
         self.keep_answers();
         self.keep_parts();
@@ -521,59 +487,38 @@ impl Replica {
         if self.group == PartitionId::DIRECTORY && upto > from {
             effects.push(Effect::DirectoryChanged);
         }
-        let later = self.work.split_off(&upto.next());
-        for (instance, work) in std::mem::replace(&mut self.work, later) {
-            self.pair(instance, work, effects);
-        }
-        self.note_decided(upto);
-        self.gate.decided(upto);
-        self.acknowledger.decided(upto);
+        self.outputs.decided(upto, self.now, self.leadership.leader, effects);
+        self.samples.decided(upto, self.now);
+        self.queries.decided(upto);
         self.send_parts(upto, effects);
         self.serve_asked();
         upto
     }
 
     fn on_leading(&mut self, ballot: Ballot, effects: &mut Vec<Effect>) {
-        self.leading = true;
+        self.leadership.is_own = true;
         self.name_responders();
-        self.acknowledger.lead();
-        self.note_leader(Some(ballot.replica));
+        self.queries.lead();
+        self.leadership.learn(Some(ballot.replica));
         effects.push(Effect::Leading { ballot });
-        for read in std::mem::take(&mut self.asked) {
+        for read in self.reads.take_asked() {
             self.on_read(read.origin, read.request, effects);
         }
     }
 
     fn on_following(&mut self, leader: Option<ReplicaId>, ballot: Ballot, effects: &mut Vec<Effect>) {
-        let led = std::mem::take(&mut self.leading);
+        let led = std::mem::take(&mut self.leadership.is_own);
         self.name_responders();
-        self.acknowledger.follow();
-        self.confirms.clear();
-        self.undecided.clear();
-        self.note_leader(leader);
+        self.queries.follow();
+        self.samples.follow();
+        self.leadership.learn(leader);
         if led {
-            for work in self.work.values_mut() {
-                for origin in work.origins.drain(..) {
-                    if mutant!(refused_after_propose) {
-                        refuse(effects, origin, Refusal::NotLeader { hint: leader });
-                        continue;
-                    }
-                    effects.push(Effect::Reply { origin, reply: Reply::Unsure { hint: leader } });
-                }
-            }
+            self.outputs.deposed(leader, effects);
         }
         if leader.is_none() {
-            for read in self.asked.drain(..) {
-                refuse(effects, read.origin, Refusal::NotLeader { hint: None });
-            }
+            let refusal = Refusal::NotLeader { hint: None };
+            self.reads.take_asked().into_iter().for_each(|read| refuse(effects, read.origin, refusal));
         }
         effects.push(Effect::Following { leader, ballot });
-    }
-
-    fn note_leader(&mut self, leader: Option<ReplicaId>) {
-        if leader.is_some() && leader != self.leader {
-            self.leader_changes += 1;
-        }
-        self.leader = leader;
     }
 }

@@ -2,12 +2,15 @@
 //! (protocol.md 7). A replica that follows asks the leader how far it must have decided. A range that will be validated
 //! is not confirmed: its validation is (the client's `double_collect`).
 
+use std::collections::VecDeque;
+
 use coppice_client::wire::reply::REPLY_BYTES_MAX;
 use coppice_client::wire::{ValidateRequest, Version};
-use coppice_ordering::{Instance, ReadToken, Ticket, Time};
+use coppice_ordering::{Instance, ReadToken, ReplicaId, Ticket, Time};
 
 use super::{Effect, READS_MAX, Replica, refuse};
 use crate::cost::Account;
+use crate::ids::wire_replica;
 use crate::machine::Machine;
 use crate::machine::partition::{CHANGES_KEPT, Partition, Values};
 use crate::request::{Bounds, Origin, Refusal, Reply, Request};
@@ -17,30 +20,106 @@ use crate::request::{Bounds, Origin, Refusal, Reply, Request};
 const VALIDATE_CHANGES_MAX: u64 = 64 * CHANGES_KEPT as u64;
 
 /// A read that was executed and waits for its confirmation.
-pub(super) struct HeldRead {
-    pub(super) token: ReadToken,
-    pub(super) position: Instance,
+struct HeldRead {
+    token: ReadToken,
+    position: Instance,
     /// The last ticket that it saw: those placed since hold it no longer.
-    pub(super) ticket: Option<Ticket>,
-    pub(super) origin: Origin,
-    pub(super) request: Request,
-    pub(super) reply: Reply,
+    ticket: Option<Ticket>,
+    origin: Origin,
+    request: Request,
+    reply: Reply,
 }
 
 /// A follower's read that waits for a position.
 pub(super) struct AskedRead {
-    pub(super) token: ReadToken,
-    pub(super) since: Time,
+    token: ReadToken,
+    since: Time,
     /// Told by the leader; none yet.
-    pub(super) position: Option<Instance>,
+    position: Option<Instance>,
     pub(super) origin: Origin,
     pub(super) request: Request,
+}
+
+/// Reads that wait: at a leader for its confirmation, at a follower for a position.
+pub(super) struct Reads {
+    /// Of what is read here, but for the changes so far.
+    version: Version,
+    /// By token, ascending.
+    held: VecDeque<HeldRead>,
+    /// By token, ascending.
+    asked: VecDeque<AskedRead>,
+    /// The tokens that the reads of this turn share, and whether there are any.
+    held_token: ReadToken,
+    asked_token: ReadToken,
+    are_unconfirmed: bool,
+    are_unasked: bool,
+    /// A question for a position has stayed unanswered for too long, and stands.
+    is_unheard: bool,
+}
+
+impl Reads {
+    /// None, at the replica `me`.
+    pub(super) fn new(me: ReplicaId) -> Reads {
+        Reads {
+            version: Version { replica: wire_replica(me), ..Version::default() },
+            held: VecDeque::new(),
+            asked: VecDeque::new(),
+            held_token: ReadToken(1),
+            asked_token: ReadToken(1),
+            are_unconfirmed: false,
+            are_unasked: false,
+            is_unheard: false,
+        }
+    }
+
+    /// The replica begins anew: what was read in an earlier life of it is not counted on.
+    pub(super) fn begin_life(&mut self, incarnation: u64, now: Time) {
+        self.version = Version { incarnation, began: now.0, ..self.version };
+    }
+
+    /// The token of this turn's reads that are to be confirmed, if there are any.
+    pub(super) fn take_unconfirmed(&mut self) -> Option<ReadToken> {
+        let token = self.held_token;
+        let any = std::mem::take(&mut self.are_unconfirmed);
+        any.then(|| std::mem::replace(&mut self.held_token, ReadToken(token.0 + 1)))
+    }
+
+    /// The token of this turn's reads for which the leader is to be asked, if there are any.
+    pub(super) fn take_unasked(&mut self) -> Option<ReadToken> {
+        let token = self.asked_token;
+        let any = std::mem::take(&mut self.are_unasked);
+        any.then(|| std::mem::replace(&mut self.asked_token, ReadToken(token.0 + 1)))
+    }
+
+    /// Something is confirmed together with the reads of this turn.
+    pub(super) fn confirm_with_turn(&mut self) -> ReadToken {
+        self.are_unconfirmed = true;
+        self.held_token
+    }
+
+    /// The leader has told how far the reads up to this token must see.
+    pub(super) fn told_position(&mut self, upto: ReadToken, instance: Instance) {
+        self.is_unheard = false;
+        let asked = self.asked.iter_mut().take_while(|read| read.token <= upto);
+        asked.for_each(|read| read.position = read.position.or(Some(instance)));
+    }
+
+    /// Those that wait for a position.
+    pub(super) fn take_asked(&mut self) -> VecDeque<AskedRead> {
+        std::mem::take(&mut self.asked)
+    }
+
+    /// Whoever waits for a read; nobody does any more.
+    pub(super) fn take_origins(&mut self) -> Vec<Origin> {
+        let held = self.held.drain(..).map(|read| read.origin);
+        held.chain(self.asked.drain(..).map(|read| read.origin)).collect()
+    }
 }
 
 impl Replica {
     pub(super) fn on_read(&mut self, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
         let (stale, anywhere) = request.read_rules();
-        if self.reads.len() + self.asked.len() >= READS_MAX {
+        if self.reads.held.len() + self.reads.asked.len() >= READS_MAX {
             return refuse(effects, origin, Refusal::Busy);
         }
         if stale {
@@ -50,22 +129,22 @@ impl Replica {
             // What is decided behind the batch that waits may have been answered by a leader before this one.
             return refuse(effects, origin, Refusal::Busy);
         }
-        if request.is_first_reading() && (self.leading || anywhere) {
+        let leads = self.leadership.is_own;
+        if request.is_first_reading() && (leads || anywhere) {
             // Whether it held when it was asked, its validation tells; what it tells of must be decided and released.
             let (reply, position, ticket) = self.execute_read(&request);
-            self.gate.hold(position, ticket, (origin, reply, self.now));
-        } else if self.leading {
+            self.outputs.hold(position, ticket, origin, reply, self.now);
+        } else if leads {
             let (reply, position, ticket) = self.execute_read(&request);
-            let token = self.read_token;
-            self.reads.push_back(HeldRead { token, position, ticket, origin, request, reply });
-            self.unconfirmed_reads = true;
-        } else if anywhere && self.leader.is_some() && !self.unheard {
+            let token = self.reads.confirm_with_turn();
+            self.reads.held.push_back(HeldRead { token, position, ticket, origin, request, reply });
+        } else if anywhere && self.leadership.leader.is_some() && !self.reads.is_unheard {
             // Any replica serves reads: it asks the leader how far it must have decided (protocol.md 7).
-            let (token, since) = (self.ask_token, self.now);
-            self.asked.push_back(AskedRead { token, since, position: None, origin, request });
-            self.unasked_reads = true;
+            let (token, since) = (self.reads.asked_token, self.now);
+            self.reads.asked.push_back(AskedRead { token, since, position: None, origin, request });
+            self.reads.are_unasked = true;
         } else {
-            refuse(effects, origin, Refusal::NotLeader { hint: self.leader });
+            refuse(effects, origin, self.leadership.refusal());
         }
     }
 
@@ -88,7 +167,7 @@ impl Replica {
     /// there.
     pub(super) fn execute_read(&self, request: &Request) -> (Reply, Instance, Option<Ticket>) {
         let (state, position) = self.state_to_read();
-        (read_from(state, position, Some(self.version), request), position, self.ticket_before(position))
+        (read_from(state, position, Some(self.reads.version), request), position, self.ticket_before(position))
     }
 
     /// Whether this is a partition of the data; the directory executes no packs, and answers none.
@@ -119,24 +198,21 @@ impl Replica {
             return;
         }
         self.read_again_from(from, effects);
-        // Only reads stand in the gate above the decided instance: their request is gone, but nothing was done.
-        let hint = self.leader;
-        for (origin, ..) in self.gate.undo_from(from) {
-            refuse(effects, origin, Refusal::NotLeader { hint });
-        }
+        self.outputs.refuse_reads_from(from, self.leadership.refusal(), effects);
     }
 
     /// Reads that saw `from` and wait for their confirmation are executed again.
     pub(super) fn read_again_from(&mut self, from: Instance, effects: &mut Vec<Effect>) {
-        for at in 0..self.reads.len() {
-            if self.reads[at].position >= from {
-                let (reply, position, ticket) = self.execute_read(&self.reads[at].request);
-                let read = &mut self.reads[at];
+        for at in 0..self.reads.held.len() {
+            if self.reads.held[at].position >= from {
+                let (reply, position, ticket) = self.execute_read(&self.reads.held[at].request);
+                let read = &mut self.reads.held[at];
                 (read.reply, read.position, read.ticket) = (reply, position, ticket);
             }
         }
         if self.reads_are_stalled() && mutant!(patient_unconfirmed) {
-            effects.extend(self.reads.drain(..).map(|read| Effect::Reply { origin: read.origin, reply: read.reply }));
+            effects
+                .extend(self.reads.held.drain(..).map(|read| Effect::Reply { origin: read.origin, reply: read.reply }));
         }
     }
 
@@ -148,25 +224,22 @@ impl Replica {
     }
 
     pub(super) fn on_confirmed(&mut self, upto: ReadToken, effects: &mut Vec<Effect>) {
-        self.confirm_coordinator(upto, effects);
-        while self.reads.front().is_some_and(|read| read.token <= upto) {
-            let Some(read) = self.reads.pop_front() else { return };
+        self.queries.confirm(upto, effects);
+        while let Some(read) = self.reads.held.pop_front_if(|read| read.token <= upto) {
             let late = mutant!(gate_at_confirmation).then(|| self.ticket_before(read.position));
-            self.gate.hold(read.position, late.unwrap_or(read.ticket), (read.origin, read.reply, self.now));
+            self.outputs.hold(read.position, late.unwrap_or(read.ticket), read.origin, read.reply, self.now);
         }
     }
 
     pub(super) fn on_unconfirmed(&mut self, upto: ReadToken, effects: &mut Vec<Effect>) {
-        let hint = self.leader;
-        while self.reads.front().is_some_and(|read| read.token <= upto) {
-            let Some(read) = self.reads.pop_front() else { return };
-            refuse(effects, read.origin, Refusal::NotLeader { hint });
+        while let Some(read) = self.reads.held.pop_front_if(|read| read.token <= upto) {
+            refuse(effects, read.origin, self.leadership.refusal());
         }
     }
 
     /// When the oldest read that waits for a position, or for what is decided up to there, is given up.
     pub(super) fn asked_until(&self) -> Option<Time> {
-        let oldest = self.asked.front().filter(|_| !mutant!(asked_reads_wait))?;
+        let oldest = self.reads.asked.front().filter(|_| !mutant!(asked_reads_wait))?;
         Some(oldest.since + self.paxos.settings().election_timeout)
     }
 
@@ -174,10 +247,10 @@ impl Replica {
     /// leader, perhaps, and is not heard. Whoever asked asks another one.
     pub(super) fn give_up_asked(&mut self, now: Time, effects: &mut Vec<Effect>) {
         while self.asked_until().is_some_and(|until| until <= now) {
-            let Some(read) = self.asked.pop_front() else { return };
+            let Some(read) = self.reads.asked.pop_front() else { return };
             // The question stands, and is asked on; nobody else need wait for its answer.
-            self.unheard |= read.position.is_none();
-            refuse(effects, read.origin, Refusal::NotLeader { hint: self.leader });
+            self.reads.is_unheard |= read.position.is_none();
+            refuse(effects, read.origin, self.leadership.refusal());
         }
     }
 
@@ -186,15 +259,14 @@ impl Replica {
     pub(super) fn serve_asked(&mut self) {
         let decided = self.executor.decided();
         let wait = !mutant!(follower_no_wait);
-        let ready = |read: &AskedRead| read.position.is_some_and(|position| position <= decided || !wait);
-        while self.asked.front().is_some_and(&ready) {
-            let Some(read) = self.asked.pop_front() else { return };
+        let is_ready = |read: &mut AskedRead| read.position.is_some_and(|position| position <= decided || !wait);
+        while let Some(read) = self.reads.asked.pop_front_if(is_ready) {
             let (reply, position, ticket) = self.execute_read(&read.request);
             let (position, ticket) = match read.position {
                 Some(told) if mutant!(follower_gate_at_told) => (told, None),
                 _ => (position, ticket),
             };
-            self.gate.hold(position, ticket, (read.origin, reply, self.now));
+            self.outputs.hold(position, ticket, read.origin, reply, self.now);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! What a replica measures of its own batches, for the metrics and the autopilot (papers.md A12).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use coppice_ordering::{Instance, Time};
+use coppice_ordering::{Batch, Instance, Time};
 
 use super::Replica;
 
@@ -49,7 +50,55 @@ pub struct Samples {
 }
 
 /// Samples kept for a driver that is slow to ask for them.
-pub(super) const SAMPLES_MAX: usize = 1_024;
+const SAMPLES_MAX: usize = 1_024;
+
+/// Takes the samples.
+#[derive(Debug, Default)]
+pub(super) struct Sampler {
+    /// The batch accepted last: instance, bytes, commands.
+    newest: (Instance, u64, u64),
+    /// Proposed and not decided, ascending.
+    undecided: VecDeque<ProposedBatch>,
+    samples: Samples,
+}
+
+impl Sampler {
+    pub(super) fn accepted(&mut self, instance: Instance, batch: &Batch) {
+        self.newest = (instance, batch.len_bytes() as u64, u64::from(batch.count()));
+    }
+
+    /// `Proposed` follows the `Accepted` of its instance.
+    pub(super) fn proposed(&mut self, instance: Instance, now: Time) {
+        let (accepted, bytes, commands) = self.newest;
+        if accepted != instance || self.samples.proposed.len() >= SAMPLES_MAX {
+            return;
+        }
+        let proposed = ProposedBatch { instance, bytes, commands, at: now };
+        self.samples.proposed.push(proposed);
+        self.undecided.push_back(proposed);
+    }
+
+    pub(super) fn decided(&mut self, upto: Instance, now: Time) {
+        while let Some(proposed) = self.undecided.pop_front_if(|proposed| proposed.instance <= upto) {
+            if self.samples.decided.len() < SAMPLES_MAX {
+                let ProposedBatch { instance, at, .. } = proposed;
+                self.samples.decided.push(DecidedBatch { instance, proposed: at, decided: now });
+            }
+        }
+    }
+
+    /// An output has waited for the release of a ticket.
+    pub(super) fn released_after(&mut self, wait: Duration) {
+        if !wait.is_zero() && self.samples.gate_waits.len() < SAMPLES_MAX {
+            self.samples.gate_waits.push(wait);
+        }
+    }
+
+    /// Others decide from now on: what was proposed is theirs.
+    pub(super) fn follow(&mut self) {
+        self.undecided.clear();
+    }
+}
 
 impl Replica {
     /// Hands over the samples taken since the last call; a driver that never calls gets no more than a window of them.
@@ -57,27 +106,6 @@ impl Replica {
         samples.proposed.clear();
         samples.decided.clear();
         samples.gate_waits.clear();
-        std::mem::swap(&mut self.samples, samples);
-    }
-
-    /// `Proposed` follows the `Accepted` of its instance.
-    pub(super) fn note_proposed(&mut self, instance: Instance) {
-        let (accepted, bytes, commands) = self.newest;
-        if accepted != instance || self.samples.proposed.len() >= SAMPLES_MAX {
-            return;
-        }
-        let proposed = ProposedBatch { instance, bytes, commands, at: self.now };
-        self.samples.proposed.push(proposed);
-        self.undecided.push_back(proposed);
-    }
-
-    pub(super) fn note_decided(&mut self, upto: Instance) {
-        while self.undecided.front().is_some_and(|proposed| proposed.instance <= upto) {
-            let Some(proposed) = self.undecided.pop_front() else { return };
-            if self.samples.decided.len() < SAMPLES_MAX {
-                let ProposedBatch { instance, at, .. } = proposed;
-                self.samples.decided.push(DecidedBatch { instance, proposed: at, decided: self.now });
-            }
-        }
+        std::mem::swap(&mut self.samples.samples, samples);
     }
 }

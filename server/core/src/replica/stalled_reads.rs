@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use coppice_ordering::{Instance, Time};
 
-use super::{Effect, Replica, refuse};
+use super::{Effect, Replica};
 use crate::machine::Machine;
 use crate::request::Refusal;
 
@@ -75,9 +75,7 @@ impl Replica {
         };
         self.stalled_reads.decided = Some(state);
         self.read_again_from(decided.next(), effects);
-        // Only reads stand in the gate above the decided instance. Their request is gone; asked again, it is answered.
-        for (origin, ..) in self.gate.undo_from(decided.next()) {
-            refuse(effects, origin, Refusal::Busy);
-        }
+        // Asked again, they are answered.
+        self.outputs.refuse_reads_from(decided.next(), Refusal::Busy, effects);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use coppice_ordering::message::{Heartbeat, HeartbeatAck};
 use coppice_ordering::{HeartbeatRound, Ticket};
 
-use super::super::PLACED_INTERVAL;
+use super::super::queries::PLACED_INTERVAL;
 use super::*;
 use crate::request::Refusal;
 

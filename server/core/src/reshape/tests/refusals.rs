@@ -120,7 +120,7 @@ fn the_name_of_another_change_is_no_answer() {
     execute(&mut model.directory, &moving(7, 1, &[4, 5, 6]));
     let other = |model: &Model, shape| {
         let error = model.judge(&model.request(7, shape)).expect_err("another change");
-        because(&error.to_string(), "change 0000000000000007 is another one than this");
+        because(&error.to_string(), "change 0000000000000007 was begun by another command");
     };
     let merge = || Shape::Merge { partition: PartitionId(2), into: None };
     let split = || Shape::Split { partition: Some(PartitionId(2)), at: None };
