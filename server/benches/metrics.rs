@@ -1,4 +1,5 @@
-//! What metrics cost: a recording on a shard thread, and `/metrics` of a node with 64 partitions (goal: 20 ms at most).
+//! What metrics cost: a recording on a worker thread, and `/metrics` of a node with 64 partitions (goal: 20 ms at
+//! most).
 //!
 //! `cargo bench -p coppice-server --bench metrics`
 
@@ -11,9 +12,9 @@ use criterion::{Criterion, criterion_group, criterion_main};
 fn node_with_64_partitions() -> Node {
     let node = Node::new(8);
     for index in 0..8 {
-        let shard = node.shard(index);
+        let worker = node.worker(index);
         for op in Op::ALL {
-            Outcome::ALL.iter().for_each(|outcome| shard.request(*op, *outcome, Duration::from_micros(700)));
+            Outcome::ALL.iter().for_each(|outcome| worker.request(*op, *outcome, Duration::from_micros(700)));
         }
     }
     for id in 0..=64 {
@@ -26,16 +27,16 @@ fn node_with_64_partitions() -> Node {
 
 fn metrics(criterion: &mut Criterion) {
     let node = node_with_64_partitions();
-    let shard = node.shard(0);
+    let worker = node.worker(0);
     criterion.bench_function("record one request", |bencher| {
-        bencher.iter(|| shard.request(black_box(Op::Put), Outcome::Ok, black_box(Duration::from_micros(700))));
+        bencher.iter(|| worker.request(black_box(Op::Put), Outcome::Ok, black_box(Duration::from_micros(700))));
     });
     criterion.bench_function("record one turn", |bencher| {
         bencher.iter(|| {
-            shard.turn();
-            shard.stage_busy(Stage::Order, black_box(Duration::from_micros(7)));
-            shard.stage_busy(Stage::Execute, black_box(Duration::from_micros(7)));
-            shard.set_queue_depth(Queue::Mailbox, black_box(3));
+            worker.turn();
+            worker.stage_busy(Stage::Order, black_box(Duration::from_micros(7)));
+            worker.stage_busy(Stage::Execute, black_box(Duration::from_micros(7)));
+            worker.set_queue_depth(Queue::Mailbox, black_box(3));
         });
     });
     let partition = node.partition("p1");

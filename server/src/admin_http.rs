@@ -1,10 +1,10 @@
 //! Admin HTTP of a node (operations.md 1): health, metrics, status and configuration, read only. It runs on a thread
-//! with a small runtime of its own, so a scrape never waits for a shard thread, nor a shard thread for a scrape. It
+//! with a small runtime of its own, so a scrape never waits for a worker thread, nor a worker thread for a scrape. It
 //! knows neither replicas nor files: what it shows comes from the closures in [`Admin`].
 //!
 //! | path | answer |
 //! |---|---|
-//! | `/livez` | 200 while all shard threads turn; it never looks at the cluster: restarting heals no quorum |
+//! | `/livez` | 200 while all worker threads turn; it never looks at the cluster: restarting heals no quorum |
 //! | `/readyz` | 200 when ready; else 503 and the reasons as json, with `?verbose` one per line |
 //! | `/metrics` | OpenMetrics text |
 //! | `/status` | the json of `coppice status` |
@@ -15,8 +15,8 @@
 //! shows a token (`Authorization: Bearer`): that of any user for metrics and status, that of an admin for the
 //! configuration. Health is for everybody.
 
+mod authorization;
 mod connections;
-mod door;
 mod hosts;
 #[cfg(test)]
 mod tests;
@@ -40,8 +40,8 @@ use tokio::sync::oneshot;
 
 use crate::metrics;
 
-/// How long a shard thread may stand still. A thread turns at least once a second, also when idle; five seconds are far
-/// beyond any step, checkpoint or election.
+/// How long a worker thread may stand still. A thread turns at least once a second, also when idle; five seconds are
+/// far beyond any step, checkpoint or election.
 const STALL_MAX: Duration = Duration::from_secs(5);
 
 /// A thread that seems to stand still gets this long to make a turn: after a pause of the whole process (SIGSTOP, a
@@ -59,7 +59,7 @@ pub use hosts::Hosts;
 /// Everything that the endpoint may see of its node.
 #[derive(Clone)]
 pub struct Admin {
-    /// Rendered by `/metrics`; its shard turns are what `/livez` looks at.
+    /// Rendered by `/metrics`; the turns of its worker threads are what `/livez` looks at.
     pub metrics: metrics::Node,
     /// The json of `coppice status`.
     pub status: Ask<Value>,
@@ -101,7 +101,8 @@ impl Server {
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new().name("admin-http".into()).spawn(move || {
-            let serve = axum::serve(connections::Bounded::new(listener), door::with_peers(router(admin))).into_future();
+            let serve = axum::serve(connections::Bounded::new(listener), authorization::with_peers(router(admin)))
+                .into_future();
             runtime.block_on(async {
                 tokio::select! {
                     _ = serve => {}
@@ -147,7 +148,7 @@ fn router(admin: Admin) -> Router {
         .route("/status", get(status))
         .route("/config", get(config))
         .fallback(not_found)
-        .layer(axum::middleware::from_fn_with_state(access, door::check))
+        .layer(axum::middleware::from_fn_with_state(access, authorization::check))
         .with_state(Arc::new(Shared { admin, turns }))
         .layer(axum::middleware::from_fn_with_state(hosts, hosts::check))
 }
@@ -156,7 +157,7 @@ const INDEX: &str = concat!(
     "coppice ",
     env!("CARGO_PKG_VERSION"),
     "
-/livez    200 while the shard threads turn
+/livez    200 while the worker threads turn
 /readyz   200 when ready for clients, else 503 and the reasons (?verbose: one per line)
 /metrics  OpenMetrics
 /status   the json of `coppice status`
@@ -221,7 +222,7 @@ impl Shared {
     }
 }
 
-/// When each shard thread was last seen to have turned.
+/// When each worker thread was last seen to have turned.
 #[derive(Debug)]
 struct Turns {
     seen: Vec<(u64, Instant)>,

@@ -10,14 +10,14 @@
 //! are kept. A damaged one becomes `184000.bad` and goes when its successor is there.
 
 pub mod background;
-mod kinds;
-pub mod life;
+mod checksums;
+pub mod commit_protocol;
 pub mod manifest;
 mod pace;
 mod pairs;
 mod read_back;
 pub mod stream;
-mod sums;
+mod types;
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -30,14 +30,14 @@ use coppice_client::wire::PartitionId;
 pub use coppice_core::snapshot::{Blobs, Head};
 use coppice_ordering::Instance;
 
-pub use self::kinds::{BadCheckpoint, CheckpointError, CheckpointOptions, Observer, Step};
-use self::life::{Act, Busy, GENERATIONS, Opening};
+use self::commit_protocol::{Act, Busy, GENERATIONS, Opening};
 pub use self::manifest::Manifest;
 use self::pace::Pace;
 pub use self::pairs::Pairs;
 use self::stream::Encoder;
 pub use self::stream::{CHUNK_BYTES, Chunk, StreamError};
-use crate::datadir::flush_dir;
+pub use self::types::{BadCheckpoint, CheckpointError, CheckpointOptions, Observer, Step};
+use crate::files::flush_dir;
 
 /// The manifest's key: after every chunk's, which are eight bytes.
 const MANIFEST_KEY: [u8; 9] = [0xff; 9];
@@ -63,12 +63,12 @@ pub struct Written {
 
 /// A checkpoint of which every chunk is written, and which does not count yet.
 #[derive(Debug)]
-pub struct Draft {
+pub struct Staging {
     writer: SnapshotWriter,
     manifest: Manifest,
 }
 
-impl Draft {
+impl Staging {
     /// Returns when it counts: only then may the log be trimmed. Takes as long as the rate makes it.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Checkpoints {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let checkpoints = Checkpoints { dir: dir.to_owned(), options, busy: Arc::default() };
         for partition in checkpoints.partitions()? {
-            for act in life::opening() {
+            for act in commit_protocol::opening() {
                 match act {
                     Opening::Clear => checkpoints.clear(partition)?,
                     Opening::FlushDir => flush_dir(&checkpoints.of(partition))?,
@@ -110,7 +110,7 @@ impl Checkpoints {
     fn clear(&self, partition: PartitionId) -> io::Result<()> {
         for entry in fs::read_dir(self.of(partition))? {
             let path = entry?.path();
-            if has_name(&path, life::is_leftover) {
+            if has_name(&path, commit_protocol::is_leftover) {
                 fs::remove_dir_all(path)?;
             }
         }
@@ -170,7 +170,7 @@ impl Checkpoints {
                 }
                 Err(CheckpointError::Bad(bad)) => {
                     loaded.bad.push(bad);
-                    let aside = path.with_file_name(life::bad_name(instance));
+                    let aside = path.with_file_name(commit_protocol::bad_name(instance));
                     _ = fs::remove_dir_all(&aside);
                     fs::rename(&path, &aside).map_err(|error| CheckpointError::Io { path, error })?;
                 }
@@ -188,8 +188,8 @@ impl Checkpoints {
         check_files(&self.path(partition, instance))
     }
 
-    /// Writes the snapshot with these pairs, which ascend by key. It does not count before [`Draft::finish`]; the pairs
-    /// are not needed for that. Takes as long as the rate makes it: for a thread of its own ([`background`]).
+    /// Writes the snapshot with these pairs, which ascend by key. It does not count before [`Staging::finish`]; the
+    /// pairs are not needed for that. Takes as long as the rate makes it: for a thread of its own ([`background`]).
     ///
     /// # Errors
     /// [`CheckpointError`]; then there is no new checkpoint.
@@ -199,13 +199,13 @@ impl Checkpoints {
         blobs: &Blobs,
         pairs: impl Iterator<Item = (K, V)>,
         observer: Observer,
-    ) -> Result<Draft, CheckpointError> {
+    ) -> Result<Staging, CheckpointError> {
         let mut writer = SnapshotWriter::begin(self, head.clone(), observer, self.options.rate_bytes)?;
         let mut encoder = Encoder::new(head, blobs, pairs);
         for chunk in encoder.by_ref() {
             writer.push(&chunk)?;
         }
-        Ok(Draft { writer, manifest: encoder.finish() })
+        Ok(Staging { writer, manifest: encoder.finish() })
     }
 
     /// Has the checkpoint at this instance stand alone: all of it is checked once more, and older ones go.
@@ -254,7 +254,7 @@ impl Checkpoints {
         };
         for entry in entries {
             let name = entry.map_err(at)?.file_name();
-            instances.extend(name.to_str().and_then(life::instance_of));
+            instances.extend(name.to_str().and_then(commit_protocol::instance_of));
         }
         instances.sort();
         Ok(instances)
@@ -265,7 +265,7 @@ impl Checkpoints {
     }
 
     fn path(&self, partition: PartitionId, instance: Instance) -> PathBuf {
-        self.of(partition).join(life::name(instance))
+        self.of(partition).join(commit_protocol::name(instance))
     }
 
     /// Keeps so many of the newest generations, and names the oldest of these, if there are as many.
@@ -273,19 +273,19 @@ impl Checkpoints {
         let dir = self.of(partition);
         let at = |error| CheckpointError::Io { path: dir.clone(), error };
         let instances = self.instances(partition)?;
-        for instance in life::too_old(&instances, keep) {
-            let (path, aside) = (self.path(partition, instance), dir.join(life::aside_name(instance)));
+        for instance in commit_protocol::too_old(&instances, keep) {
+            let (path, aside) = (self.path(partition, instance), dir.join(commit_protocol::aside_name(instance)));
             fs::rename(&path, &aside).and_then(|()| failpoint!(io "checkpoint.old_aside")).map_err(at)?;
             fs::remove_dir_all(&aside).map_err(at)?;
             failpoint!("checkpoint.old_gone");
         }
         for entry in fs::read_dir(&dir).map_err(at)? {
             let path = entry.map_err(at)?.path();
-            if has_name(&path, life::is_bad) {
+            if has_name(&path, commit_protocol::is_bad) {
                 fs::remove_dir_all(path).map_err(at)?;
             }
         }
-        Ok(life::oldest_kept(&instances, keep))
+        Ok(commit_protocol::oldest_kept(&instances, keep))
     }
 }
 
@@ -294,8 +294,8 @@ fn has_name(path: &Path, is: fn(&str) -> bool) -> bool {
 }
 
 fn check_files(path: &Path) -> Result<(), CheckpointError> {
-    let checked = sums::check(path).map_err(|error| CheckpointError::Io { path: path.to_owned(), error })?;
-    checked.map_err(|sums::BadFile { file, offset, reason }| {
+    let checked = checksums::check(path).map_err(|error| CheckpointError::Io { path: path.to_owned(), error })?;
+    checked.map_err(|checksums::BadFile { file, offset, reason }| {
         BadCheckpoint { path: path.join(file), offset, reason: reason.to_owned() }.into()
     })
 }
@@ -338,7 +338,7 @@ pub struct SnapshotWriter {
     checkpoints: Checkpoints,
     head: Head,
     /// Where it is written.
-    draft: PathBuf,
+    staging: PathBuf,
     db: Option<sled::Db>,
     next: u64,
     pace: Pace,
@@ -349,7 +349,7 @@ pub struct SnapshotWriter {
 
 impl std::fmt::Debug for SnapshotWriter {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("SnapshotWriter").field("draft", &self.draft).field("next", &self.next).finish_non_exhaustive()
+        out.debug_struct("SnapshotWriter").field("staging", &self.staging).finish_non_exhaustive()
     }
 }
 
@@ -365,7 +365,7 @@ impl SnapshotWriter {
         let dir = checkpoints.of(partition);
         let at = |error| CheckpointError::Io { path: dir.clone(), error };
         if checkpoints.path(partition, instance).exists() {
-            let flush = || if life::flushes_present() { flush_dir(&dir) } else { Ok(()) };
+            let flush = || if commit_protocol::flushes_present() { flush_dir(&dir) } else { Ok(()) };
             failpoint!(io "checkpoint.present").and_then(|()| flush()).map_err(at)?;
             return Err(CheckpointError::Present(partition, instance));
         }
@@ -374,17 +374,18 @@ impl SnapshotWriter {
         if !checkpoints.busy.lock().unwrap_or_else(PoisonError::into_inner).begin(partition) {
             return Err(CheckpointError::Busy(partition));
         }
-        let draft = dir.join(life::draft_name(instance));
+        let staging = dir.join(commit_protocol::staging_name(instance));
         let checkpoints = checkpoints.clone();
-        let mut writer = SnapshotWriter { checkpoints, head, draft, db: None, next: 0, pace, observer, stopped: false };
+        let mut writer =
+            SnapshotWriter { checkpoints, head, staging, db: None, next: 0, pace, observer, stopped: false };
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(at)?;
         flush_dir(&writer.checkpoints.dir).map_err(at)?;
-        if writer.draft.exists() {
-            fs::remove_dir_all(&writer.draft).map_err(at)?;
+        if writer.staging.exists() {
+            fs::remove_dir_all(&writer.staging).map_err(at)?;
         }
-        DirBuilder::new().mode(0o700).create(&writer.draft).map_err(at)?;
-        let db = open_store(&writer.draft, &writer.checkpoints.options);
-        writer.db = Some(db.map_err(store_error(&writer.draft))?);
+        DirBuilder::new().mode(0o700).create(&writer.staging).map_err(at)?;
+        let db = open_store(&writer.staging, &writer.checkpoints.options);
+        writer.db = Some(db.map_err(store_error(&writer.staging))?);
         failpoint!(io "checkpoint.begun").map_err(at)?;
         writer.step(Step::Begun)?;
         Ok(writer)
@@ -411,14 +412,14 @@ impl SnapshotWriter {
         value.extend_from_slice(bytes);
         value.extend_from_slice(&crc.to_le_bytes());
         let db = self.db.as_ref().expect("open until finish");
-        let at = |error| CheckpointError::Io { path: self.draft.clone(), error };
+        let at = |error| CheckpointError::Io { path: self.staging.clone(), error };
         failpoint!(io "checkpoint.chunk").map_err(at)?;
-        db.insert(number.to_be_bytes(), value).map_err(store_error(&self.draft))?;
+        db.insert(number.to_be_bytes(), value).map_err(store_error(&self.staging))?;
         self.next += 1;
         if self.pace.wrote(bytes.len() as u64) {
             // Little by little: one flush of everything would hold up the log's on the same device.
-            db.flush().map_err(store_error(&self.draft))?;
-            let flushed = File::open(self.draft.join("db")).and_then(|file| file.sync_data());
+            db.flush().map_err(store_error(&self.staging))?;
+            let flushed = File::open(self.staging.join("db")).and_then(|file| file.sync_data());
             flushed.and_then(|()| failpoint!(io "checkpoint.part_flushed")).map_err(at)?;
             self.pace.check_space()?;
         }
@@ -431,28 +432,28 @@ impl SnapshotWriter {
     /// # Errors
     /// [`CheckpointError`]; the checkpoint does not count then, unless only the removal of older ones failed.
     pub fn finish(mut self, manifest: &Manifest) -> Result<Option<Instance>, CheckpointError> {
-        let draft = self.draft.clone();
-        let at = |error| CheckpointError::Io { path: draft.clone(), error };
+        let staging = self.staging.clone();
+        let at = |error| CheckpointError::Io { path: staging.clone(), error };
         let db = self.db.take().expect("open until finish");
-        db.insert(MANIFEST_KEY, manifest.encode()).map_err(store_error(&draft))?;
-        db.flush().map_err(store_error(&draft))?;
+        db.insert(MANIFEST_KEY, manifest.encode()).map_err(store_error(&staging))?;
+        db.flush().map_err(store_error(&staging))?;
         drop(db);
         failpoint!(io "checkpoint.written").map_err(at)?;
         self.step(Step::Written)?;
         read_back::read_back(&mut self, manifest)?;
         failpoint!(io "checkpoint.read_back").map_err(at)?;
         self.step(Step::ReadBack)?;
-        self.settle().map_err(at)?.write(&draft).map_err(at)?;
+        self.settle().map_err(at)?.write(&staging).map_err(at)?;
         failpoint!(io "checkpoint.summed").map_err(at)?;
         self.step(Step::Summed)?;
         let mut older = None;
-        for act in life::acts() {
+        for act in commit_protocol::acts() {
             match act {
-                Act::Flush => sums::flush_all(&draft).map_err(at)?,
+                Act::Flush => checksums::flush_all(&staging).map_err(at)?,
                 Act::Rename => {
                     failpoint!(io "checkpoint.before_rename").map_err(at)?;
                     let path = self.checkpoints.path(self.head.partition, self.head.instance);
-                    fs::rename(&draft, path).and_then(|()| failpoint!(io "checkpoint.renamed")).map_err(at)?;
+                    fs::rename(&staging, path).and_then(|()| failpoint!(io "checkpoint.renamed")).map_err(at)?;
                 }
                 Act::FlushDir => {
                     flush_dir(&self.checkpoints.of(self.head.partition)).map_err(at)?;
@@ -467,11 +468,11 @@ impl SnapshotWriter {
 
     /// The checksums of the files, once opening does not change them any more. The first opening writes sled's index;
     /// later ones write the padding of its last segment again, with the same bytes.
-    fn settle(&self) -> io::Result<sums::Sums> {
-        let mut sums = sums::Sums::of(&self.draft)?;
+    fn settle(&self) -> io::Result<checksums::Checksums> {
+        let mut sums = checksums::Checksums::of(&self.staging)?;
         for _ in 0..4 {
-            drop(open_store(&self.draft, &self.checkpoints.options).map_err(io::Error::other)?);
-            let before = std::mem::replace(&mut sums, sums::Sums::of(&self.draft)?);
+            drop(open_store(&self.staging, &self.checkpoints.options).map_err(io::Error::other)?);
+            let before = std::mem::replace(&mut sums, checksums::Checksums::of(&self.staging)?);
             if before == sums {
                 return Ok(sums);
             }
@@ -488,9 +489,9 @@ impl SnapshotWriter {
 impl Drop for SnapshotWriter {
     fn drop(&mut self) {
         drop(self.db.take());
-        if !self.stopped && self.draft.exists() {
+        if !self.stopped && self.staging.exists() {
             // Its space is wanted; what cannot be removed now is removed by the next start.
-            _ = fs::remove_dir_all(&self.draft);
+            _ = fs::remove_dir_all(&self.staging);
         }
         self.checkpoints.busy.lock().unwrap_or_else(PoisonError::into_inner).end(self.head.partition);
     }

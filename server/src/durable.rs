@@ -1,7 +1,7 @@
-//! How far the log is durable for the groups of one shard, from the log's writer to that shard.
+//! How far the log is durable for the groups of one worker thread, from the log's writer to that worker thread.
 //!
 //! A position takes the place of the one before it, so there is never too much here, and the writer never waits for a
-//! shard: one that waits for the writer's queue takes nothing out of its mailbox meanwhile.
+//! worker thread: one that waits for the writer's queue takes nothing out of its mailbox meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use coppice_client::wire::PartitionId;
 use coppice_ordering::Lsn;
 
-/// Positions that the shard has not taken yet, one for each group at most.
+/// Positions that the worker thread has not taken yet, one for each group at most.
 #[derive(Debug, Default)]
 pub struct DurableUpto {
     any: AtomicBool,
@@ -17,7 +17,8 @@ pub struct DurableUpto {
 }
 
 impl DurableUpto {
-    /// Raises the positions of these groups, and leaves none in `raised`. Whoever calls rings the shard's bell after.
+    /// Raises the positions of these groups, and leaves none in `raised`. Whoever calls rings the worker thread's bell
+    /// after.
     pub fn raise(&self, raised: &mut Vec<(PartitionId, Lsn)>) {
         let mut positions = self.positions.lock().unwrap_or_else(PoisonError::into_inner);
         for (group, lsn) in raised.drain(..) {

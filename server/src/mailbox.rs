@@ -1,18 +1,18 @@
-//! The bounded mailbox of a shard: the only place where threads of a node share memory on the data path.
+//! The bounded mailbox of a worker thread: the only place where threads of a node share memory on the data path.
 //!
-//! Any thread puts inputs in; one shard takes them out. Two lanes: what consensus needs (durable log positions, peers)
-//! is taken before what clients ask, so a heartbeat never waits behind a load.
-//! Putting never blocks: a full lane gives the input back, and the caller stops reading its socket or answers `Busy`.
-//! Checked exhaustively under loom (`server/tests/loom.rs`). It does not know what the inputs mean.
+//! Any thread puts inputs in; one worker thread takes them out. Two queues: what consensus needs (durable log
+//! positions, peers) is taken before what clients ask, so a heartbeat never waits behind a load. Putting never blocks:
+//! a full queue gives the input back, and the caller stops reading its socket or answers `Busy`. Checked exhaustively
+//! under loom (`server/tests/loom.rs`). It does not know what the inputs mean.
 
 use sync::{Arc, Bell, Queue};
 
-/// Inputs that one lane holds at most, unless the configuration says otherwise (`limits.mailbox`).
+/// Inputs that one queue holds at most, unless the configuration says otherwise (`limits.mailbox`).
 pub const MAILBOX_INPUTS_MAX: usize = 4_096;
 
-/// Which lane an input takes.
+/// Which of the two queues an input takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum Priority {
     /// Durable log positions and peers' messages.
     Consensus,
     /// Everything that can wait.
@@ -37,7 +37,7 @@ impl<T> Clone for Sender<T> {
 /// The receiving side; there is one.
 pub struct Receiver<T>(Arc<Shared<T>>);
 
-/// A mailbox with `capacity` inputs per lane.
+/// A mailbox with `capacity` inputs per queue.
 pub fn mailbox<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let shared = Shared { consensus: Queue::new(capacity), client: Queue::new(capacity), bell: Bell::new() };
     let shared = Arc::new(shared);
@@ -45,26 +45,26 @@ pub fn mailbox<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
 }
 
 impl<T> Sender<T> {
-    /// Puts `input` into its lane and wakes the shard.
+    /// Puts `input` into its queue and wakes the worker thread.
     ///
     /// # Errors
-    /// Gives `input` back when the lane is full.
-    pub fn push(&self, lane: Lane, input: T) -> Result<(), T> {
-        match lane {
-            Lane::Consensus => self.0.consensus.push(input)?,
-            Lane::Client => self.0.client.push(input)?,
+    /// Gives `input` back when that queue is full.
+    pub fn push(&self, priority: Priority, input: T) -> Result<(), T> {
+        match priority {
+            Priority::Consensus => self.0.consensus.push(input)?,
+            Priority::Client => self.0.client.push(input)?,
         }
-        // After the push: a shard that misses the input will hear the bell (the order is what loom checks).
+        // After the push: a worker thread that misses the input will hear the bell (the order is what loom checks).
         self.0.bell.ring();
         Ok(())
     }
 
-    /// Wakes the shard, which finds elsewhere what there is.
+    /// Wakes the worker thread, which finds elsewhere what there is.
     pub fn ring(&self) {
         self.0.bell.ring();
     }
 
-    /// Inputs that wait, both lanes.
+    /// Inputs that wait, in both queues.
     pub fn len(&self) -> usize {
         self.0.consensus.len() + self.0.client.len()
     }
@@ -96,7 +96,7 @@ impl<T> Receiver<T> {
     }
 }
 
-/// What the mailbox is made of. The bell keeps one ring for a shard that is not listening yet.
+/// What the mailbox is made of. The bell keeps one ring for a worker thread that is not listening yet.
 #[cfg(not(feature = "loom"))]
 mod sync {
     pub use std::sync::Arc;

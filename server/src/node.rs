@@ -1,84 +1,26 @@
 //! One node: its threads, started in order, stopped in reverse.
 
+mod admin;
+
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use coppice_client::tls::{Tls, TlsError};
+use coppice_client::tls::Tls;
 use coppice_client::wire::{ClusterId, NodeId, PartitionId};
-use coppice_ordering::Instance;
 use tokio::sync::{Notify, mpsc, oneshot};
 
-use crate::checkpoint::CheckpointError;
 use crate::config::{Address, NodeConfig};
-use crate::control::{Control, Listeners, ToControl};
+use crate::control::{Control, Event, Handle, Listeners};
 use crate::datadir::{DataDir, DataDirError};
 use crate::logging::Logging;
 use crate::mailbox::mailbox;
+use crate::messages::ToControl;
 use crate::metrics;
 use crate::shared::Shared;
-
-/// Why a node does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The data directory cannot be used.
-    #[error(transparent)]
-    DataDir(#[from] DataDirError),
-    /// An address cannot be listened on.
-    #[error("cannot listen on {address}: {error}")]
-    Listen {
-        /// Which.
-        address: Address,
-        /// What the system said.
-        error: std::io::Error,
-    },
-    /// The log or a checkpoint cannot be used: this node must not vote.
-    #[error("{error}")]
-    Storage {
-        /// Whose directory it is, if it says so.
-        node: Option<NodeId>,
-        /// What is wrong with it.
-        error: StorageError,
-    },
-    /// The system gave no thread, no event loop, or takes a bound socket back.
-    #[error("cannot start a thread: {0}")]
-    Thread(std::io::Error),
-    /// Certificates that cannot be used.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// Beyond loopback only with TLS or `insecure = true`.
-    #[error("{address} is not a loopback address, and its port is in the clear: set insecure = true to accept that")]
-    Insecure {
-        /// Which.
-        address: Address,
-    },
-}
-
-/// Why what a node has on its disk cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StorageError {
-    /// The log, or what stands beside it.
-    #[error(transparent)]
-    DataDir(#[from] DataDirError),
-    /// A checkpoint; damaged ones are no error, another one or a peer's takes their place.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// The log says that a replica was created, in words that this program does not know.
-    #[error("{0}: its create request is unknown")]
-    CreateRequest(PartitionId),
-    /// The log is trimmed, what it was trimmed for is gone, and no other replica has it.
-    #[error(
-        "{group}: the log is trimmed up to {trimmed}, no good checkpoint reaches that far, and there is no other \
-         replica to take its state from"
-    )]
-    StateLost {
-        /// Of which partition.
-        group: PartitionId,
-        /// The last instance that the log does not hold any more.
-        trimmed: Instance,
-    },
-}
+pub use crate::start_error::{StartError, StorageError};
+use crate::worker_thread::Mailboxes;
 
 /// Where a node serves, once it does.
 #[derive(Clone, Debug)]
@@ -95,10 +37,9 @@ pub struct Endpoints {
 pub struct Node {
     shared: Arc<Shared>,
     endpoints: Endpoints,
-    control: mpsc::UnboundedSender<ToControl>,
     control_thread: Option<JoinHandle<()>>,
     worker_threads: Vec<JoinHandle<()>>,
-    stop_shards: Vec<Arc<Notify>>,
+    stop_workers: Vec<Arc<Notify>>,
     admin: Option<crate::admin_http::Server>,
     started_in: std::time::Duration,
 }
@@ -140,10 +81,12 @@ impl Node {
                 _ => None,
             },
         };
-        let shards = config.worker_threads.max(1);
-        let metrics = metrics::Node::new(shards);
-        let (senders, receivers): (Vec<_>, Vec<_>) = (0..shards).map(|_| mailbox(config.limits.mailbox)).unzip();
-        let (control, messages) = mpsc::unbounded_channel();
+        let workers = config.worker_threads.max(1);
+        let metrics = metrics::Node::new(workers);
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(config.limits.mailbox)).unzip();
+        let (events, to_control) = mpsc::unbounded_channel();
+        let tell = events.clone();
+        let tell_control = Box::new(move |message| _ = tell.send(Event::Message(message)));
         let addresses = crate::control::addresses(
             config.advertised_native(endpoints.native).to_string(),
             config.advertised_peer(endpoints.peer).to_string(),
@@ -155,34 +98,35 @@ impl Node {
         let written = home.write_endpoints(&json.to_string());
         written.map_err(|error| DataDirError::Io { path: config.data_dir.join("endpoints.json"), error })?;
         let pin = config.pin_threads;
-        let shared = Shared::new(config, metrics, senders, control.clone(), logging, tls);
+        let shared = Shared::new(config, metrics, tell_control, logging, tls);
+        let workers = Mailboxes::new(senders);
         let mut node = Node {
             shared: Arc::clone(&shared),
             endpoints,
-            control,
             control_thread: None,
             worker_threads: Vec::new(),
-            stop_shards: Vec::new(),
+            stop_workers: Vec::new(),
             admin: None,
             started_in: started.elapsed(),
         };
         for (index, receiver) in receivers.into_iter().enumerate() {
-            let (shared, stop) = (Arc::clone(&shared), Arc::new(Notify::new()));
-            node.stop_shards.push(Arc::clone(&stop));
-            let thread = std::thread::Builder::new().name(format!("shard-{index}"));
+            let (known, stop) = ((Arc::clone(&shared), workers.clone()), Arc::new(Notify::new()));
+            node.stop_workers.push(Arc::clone(&stop));
+            let thread = std::thread::Builder::new().name(format!("worker-{index}"));
             let thread = thread.spawn(move || {
                 if pin {
-                    crate::shard::pin(index);
+                    crate::worker_thread::pin(index);
                 }
-                crate::shard::run(index, shared, receiver, started, stop);
+                crate::worker_thread::run(index, known, receiver, started, stop);
             });
             node.worker_threads.push(thread.map_err(StartError::Thread)?);
         }
         let (opened, ready) = oneshot::channel();
-        let control = Control::new(Arc::clone(&shared), home, addresses, Arc::new(failed));
+        let handle = Handle::new(Arc::clone(&shared), workers, events);
+        let control = Control::new(handle, home, addresses, Arc::new(failed));
         let listeners = Listeners { native, peer };
         let thread = std::thread::Builder::new().name("control".into());
-        let thread = thread.spawn(move || crate::control::run(control, listeners, messages, opened));
+        let thread = thread.spawn(move || crate::control::run(control, listeners, to_control, opened));
         node.control_thread = Some(thread.map_err(StartError::Thread)?);
         match ready.blocking_recv() {
             Ok(Ok(())) => {}
@@ -190,7 +134,7 @@ impl Node {
             Err(_) => return Err(StartError::Thread(std::io::Error::other("the control thread ended at once"))),
         }
         if let Some(listener) = admin {
-            let admin = crate::control::admin_http(&shared);
+            let admin = admin::admin_http(&shared);
             node.admin = Some(crate::admin_http::Server::start(listener, admin).map_err(StartError::Thread)?);
         }
         node.started_in = started.elapsed();
@@ -209,7 +153,7 @@ impl Node {
 
     /// Which node of which cluster it is; none: it waits for `init`.
     pub fn identity(&self) -> Option<(ClusterId, NodeId)> {
-        self.shared.identity().map(|identity| (identity.cluster, identity.node))
+        self.shared.own.identity().map(|identity| (identity.cluster, identity.node))
     }
 
     /// Its metrics, as `/metrics` shows them.
@@ -219,7 +163,7 @@ impl Node {
 
     /// Who leads a group, as this node knows it.
     pub fn leader_of(&self, group: PartitionId) -> Option<NodeId> {
-        self.shared.leader(group)
+        self.shared.cluster.leader(group)
     }
 
     /// Hands leaderships over, finishes what is in flight, flushes, and stops. Takes up to `drain_timeout`.
@@ -228,12 +172,12 @@ impl Node {
     }
 
     fn shut_down(&mut self) {
-        _ = self.control.send(ToControl::Stop);
+        self.shared.tell_control(ToControl::Stop);
         if let Some(thread) = self.control_thread.take() {
             _ = thread.join();
         }
         drop(self.admin.take());
-        self.stop_shards.drain(..).for_each(|stop| stop.notify_one());
+        self.stop_workers.drain(..).for_each(|stop| stop.notify_one());
         for thread in self.worker_threads.drain(..) {
             _ = thread.join();
         }

@@ -16,7 +16,7 @@ use coppice_core::snapshot::{Blobs, Head};
 use coppice_ordering::{Ballot, Ticket};
 use coppice_server::checkpoint::background::{Checkpointer, Job};
 use coppice_server::checkpoint::{
-    CHUNK_BYTES, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Draft, Manifest, Observer, Step, StreamError,
+    CHUNK_BYTES, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest, Observer, Staging, Step, StreamError,
 };
 use coppice_server::log::Instance;
 
@@ -62,7 +62,7 @@ fn never() -> Observer {
 fn write(checkpoints: &Checkpoints, instance: u64, count: u64) -> Manifest {
     checkpoints
         .write(head(instance), &blobs(instance), pairs(instance, count).iter(), never())
-        .and_then(Draft::finish)
+        .and_then(Staging::finish)
         .expect("written")
         .manifest
 }
@@ -107,7 +107,7 @@ fn a_checkpoint_reads_back_and_two_generations_are_kept() {
     }
     let written = checkpoints
         .write(head(40), &blobs(40), pairs(40, 3_000).iter(), never())
-        .and_then(Draft::finish)
+        .and_then(Staging::finish)
         .expect("written");
     assert_eq!(written.trim_upto, Some(Instance(30)));
     assert_eq!(checkpoints.instances(P).expect("listed"), [Instance(30), Instance(40)]);
@@ -159,7 +159,7 @@ fn large_values_and_blobs_go_through() {
     let big: Vec<(Vec<u8>, Value)> =
         (0..6_u8).map(|n| (vec![n; 4 << 10], Value::from(&vec![n; 1 << 20][..]))).collect();
     let pairs = big.iter().map(|(key, value)| (key, value.as_slice()));
-    checkpoints.write(head, &given, pairs, never()).and_then(Draft::finish).expect("written");
+    checkpoints.write(head, &given, pairs, never()).and_then(Staging::finish).expect("written");
     let checkpoint = checkpoints.load(P).expect("loads").checkpoint.expect("there");
     let (blobs, mut pairs) = checkpoint.contents().expect("readable");
     assert_eq!(blobs, given);
@@ -244,7 +244,7 @@ fn a_large_checkpoint_is_read_back_in_parts() {
     // More than the 32 MiB after which the store is opened anew.
     let large = vec![7; 1 << 20];
     let pairs = (0..34_u64).map(|n| (format!("k{n:02}"), &large));
-    let written = checkpoints.write(head(40), &blobs(40), pairs, never()).and_then(Draft::finish).expect("written");
+    let written = checkpoints.write(head(40), &blobs(40), pairs, never()).and_then(Staging::finish).expect("written");
     assert!(written.manifest.chunks as usize > (33 << 20) / CHUNK_BYTES);
     let loaded = checkpoints.load(P).expect("loads").checkpoint.expect("there");
     assert_eq!(loaded.manifest(), &written.manifest);
@@ -253,7 +253,7 @@ fn a_large_checkpoint_is_read_back_in_parts() {
     // A node that ends while it reads one back need not wait, and has the one before.
     let pairs = (0..34_u64).map(|n| (format!("k{n:02}"), &large));
     let draft = checkpoints.write(head(41), &blobs(41), pairs, Box::new(|step| step != Step::Reading));
-    assert!(matches!(draft.and_then(Draft::finish), Err(CheckpointError::Stopped)));
+    assert!(matches!(draft.and_then(Staging::finish), Err(CheckpointError::Stopped)));
     assert_eq!(checkpoints.instances(P).expect("a list"), [Instance(40)]);
 }
 
@@ -283,7 +283,7 @@ fn an_interrupted_checkpoint_is_the_old_one_or_the_new_one() {
             count <= stop_at
         });
         let written =
-            checkpoints.write(head(20), &blobs(20), pairs(20, 2_000).iter(), observer).and_then(Draft::finish);
+            checkpoints.write(head(20), &blobs(20), pairs(20, 2_000).iter(), observer).and_then(Staging::finish);
         let last = last.try_iter().last().expect("a step");
         drop(checkpoints);
         let checkpoints = open(&dir);
@@ -318,7 +318,7 @@ fn a_snapshot_of_another_cluster_is_neither_received_nor_loaded() {
     // Written under the other cluster's eyes: the chunks fit their head.
     let options = CheckpointOptions { cluster: None, rate_bytes: u64::MAX, space_floor_bytes: 0, ..Default::default() };
     let anybody = Checkpoints::open(&dir.0, options).expect("opens");
-    let written = anybody.write(foreign, &blobs(10), pairs(10, 50).iter(), never()).and_then(Draft::finish);
+    let written = anybody.write(foreign, &blobs(10), pairs(10, 50).iter(), never()).and_then(Staging::finish);
     written.expect("written");
     let loaded = open(&dir).load(P).expect("looked at");
     assert!(loaded.checkpoint.is_none() && loaded.bad.iter().any(|bad| bad.reason.contains("of cluster")));

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use common::Scratch;
 use coppice_client::wire::PartitionId;
 use coppice_core::snapshot::{Blobs, Head};
-use coppice_server::checkpoint::{CheckpointError, CheckpointOptions, Checkpoints, Draft};
+use coppice_server::checkpoint::{CheckpointError, CheckpointOptions, Checkpoints, Staging};
 use coppice_server::log::Instance;
 
 const P: PartitionId = PartitionId(4);
@@ -31,7 +31,7 @@ fn pairs(instance: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
 
 fn write(dir: &Path, instance: u64) -> Result<(), CheckpointError> {
     let head = Head { partition: P, instance: Instance(instance), low: Bytes::from_static(b"a"), ..Head::default() };
-    open(dir).write(head, &Blobs::default(), pairs(instance), Box::new(|_| true)).and_then(Draft::finish).map(drop)
+    open(dir).write(head, &Blobs::default(), pairs(instance), Box::new(|_| true)).and_then(Staging::finish).map(drop)
 }
 
 /// The newest checkpoint, which is whole; no newer one is damaged.

@@ -13,10 +13,10 @@ use bytes::Bytes;
 use common::Scratch;
 use coppice_client::wire::PartitionId;
 use coppice_core::replay::Entry;
-use coppice_server::datadir::claim::ClaimError;
-use coppice_server::datadir::witnesses::{MeetError, Witnesses};
 use coppice_server::datadir::{ClusterId, DataDir, DataDirError, NodeId};
-use coppice_server::log::{Append, Hooks, LogError, LogOptions, Opened, ReplicaId};
+use coppice_server::incarnation::claim::ClaimError;
+use coppice_server::incarnation::known::{KnownIncarnations, MeetError};
+use coppice_server::log::{Append, Hooks, LogError, LogOptions, OpenLog, ReplicaId};
 
 const CLUSTER: ClusterId = ClusterId(0xc0ffee);
 
@@ -33,7 +33,7 @@ fn absent(name: &str) -> Scratch {
     scratch
 }
 
-fn open_log(dir: &mut DataDir) -> Result<Opened, DataDirError> {
+fn open_log(dir: &mut DataDir) -> Result<OpenLog, DataDirError> {
     let options = LogOptions { disk_reserve_bytes: 0, ..LogOptions::default() };
     dir.open_log(options, Hooks { flushed: Box::new(|_| ()), failed: Box::new(|failure| panic!("{failure}")) })
 }
@@ -157,14 +157,14 @@ fn a_directory_whose_log_is_gone_is_refused() {
 /// A node that met others, and remembers them in its own directory.
 struct Witnessing {
     home: Scratch,
-    witnesses: Witnesses,
+    witnesses: KnownIncarnations,
 }
 
 impl Witnessing {
     fn new() -> Witnessing {
         let home = absent("witness");
         drop(DataDir::open(&home.0).expect("made"));
-        Witnessing { witnesses: Witnesses::open(&home.0), home }
+        Witnessing { witnesses: KnownIncarnations::open(&home.0), home }
     }
 
     /// Starts the node of this directory, which greets the witness and works.
@@ -176,7 +176,7 @@ impl Witnessing {
 
     /// Its process ends, without a word, and starts again.
     fn restarts(&mut self) {
-        self.witnesses = Witnesses::open(&self.home.0);
+        self.witnesses = KnownIncarnations::open(&self.home.0);
     }
 }
 

@@ -14,7 +14,7 @@ use coppice_client::wire::PartitionId;
 use coppice_core::replay::Entry;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::{
-    Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, LogOptions, LogWriter, Lsn, Opened, Record,
+    Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, LogOptions, LogWriter, Lsn, OpenLog, Record,
 };
 
 const NODE: Identity = Identity { cluster: ClusterId(78), node: NodeId(2), incarnation: 1 };
@@ -32,7 +32,7 @@ fn vote(instance: u64) -> Append {
     Append { entry: Entry::Group { group: PartitionId(1), record }, lsn: Some(Lsn(instance.0)), lazy: false }
 }
 
-fn open(dir: &Path, known: Identity, hooks: Hooks) -> Opened {
+fn open(dir: &Path, known: Identity, hooks: Hooks) -> OpenLog {
     let geometry = Geometry { first_bytes: 64 << 10, segment_bytes: 256 << 10, segments_ahead: 1 };
     let options = LogOptions { geometry, disk_reserve_bytes: 0, ..LogOptions::default() };
     LogWriter::open(dir, known, options, hooks).expect("the log opens")

@@ -11,7 +11,7 @@ use coppice_client::wire::PartitionId;
 use coppice_core::replay::Entry;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::{
-    Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, Log, LogError, LogOptions, LogWriter, Lsn, Opened,
+    Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, Log, LogError, LogOptions, LogWriter, Lsn, OpenLog,
     Record, reader,
 };
 
@@ -29,7 +29,7 @@ fn options() -> LogOptions {
     LogOptions { geometry, disk_reserve_bytes: 0, ..LogOptions::default() }
 }
 
-fn open(dir: &Path, known: Identity, options: LogOptions) -> (Opened, mpsc::Receiver<(PartitionId, Lsn)>) {
+fn open(dir: &Path, known: Identity, options: LogOptions) -> (OpenLog, mpsc::Receiver<(PartitionId, Lsn)>) {
     let (done, completions) = mpsc::channel();
     let hooks = Hooks {
         flushed: Box::new(move |flushed| flushed.completions.iter().for_each(|&one| done.send(one).unwrap_or(()))),

@@ -1,16 +1,16 @@
 //! Every interleaving of the mailbox with up to three threads: nothing put in is lost, nothing is taken twice, a
-//! waiting shard is always woken, a full lane gives the input back. Run with `--features loom`.
+//! waiting worker thread is always woken, a full queue gives the input back. Run with `--features loom`.
 #![cfg(feature = "loom")]
 
-use coppice_server::mailbox::{Lane, mailbox};
+use coppice_server::mailbox::{Priority, mailbox};
 
 #[test]
 fn a_waiting_shard_gets_every_input_of_two_senders() {
     loom::model(|| {
         let (sender, receiver) = mailbox::<u32>(4);
         let other = sender.clone();
-        let first = loom::thread::spawn(move || sender.push(Lane::Client, 1).unwrap());
-        let second = loom::thread::spawn(move || other.push(Lane::Consensus, 2).unwrap());
+        let first = loom::thread::spawn(move || sender.push(Priority::Client, 1).unwrap());
+        let second = loom::thread::spawn(move || other.push(Priority::Consensus, 2).unwrap());
         let mut taken = Vec::new();
         while taken.len() < 2 {
             match receiver.pop() {
@@ -30,8 +30,8 @@ fn a_waiting_shard_gets_every_input_of_two_senders() {
 fn a_full_lane_gives_the_input_back_and_takes_it_later() {
     loom::model(|| {
         let (sender, receiver) = mailbox::<u32>(1);
-        sender.push(Lane::Client, 1).unwrap();
-        let thread = loom::thread::spawn(move || match sender.push(Lane::Client, 2) {
+        sender.push(Priority::Client, 1).unwrap();
+        let thread = loom::thread::spawn(move || match sender.push(Priority::Client, 2) {
             Ok(()) => 1,
             Err(input) => {
                 assert_eq!(input, 2);
@@ -54,8 +54,8 @@ fn a_full_lane_gives_the_input_back_and_takes_it_later() {
 fn consensus_is_taken_before_clients() {
     loom::model(|| {
         let (sender, receiver) = mailbox::<u32>(2);
-        sender.push(Lane::Client, 1).unwrap();
-        sender.push(Lane::Consensus, 2).unwrap();
+        sender.push(Priority::Client, 1).unwrap();
+        sender.push(Priority::Consensus, 2).unwrap();
         assert_eq!((receiver.pop(), receiver.pop()), (Some(2), Some(1)));
     });
 }

@@ -3,7 +3,7 @@
 //! does meanwhile falls on all of them alike.
 //!
 //! A round trip between replicas cannot be seen from outside: a ping of the client to a node that does not lead goes
-//! the same way, from one thread of this machine through a socket to the shard thread of a node, and back.
+//! the same way, from one thread of this machine through a socket to the worker thread of a node, and back.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

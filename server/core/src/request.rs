@@ -245,6 +245,33 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// The instance that it is about, if it says one. Reads a few bytes of an answer that the executor wrote.
+    pub fn instance(&self) -> Option<Instance> {
+        match self {
+            Reply::Pack(answer) => {
+                let mut out = bytes::BytesMut::new();
+                let mut replies = coppice_client::wire::RepliesWriter::new(&mut out);
+                replies.answer(0, answer).ok()?;
+                replies.finish();
+                let body = out.get(coppice_client::wire::frame::HEADER_BYTES..)?;
+                let section = coppice_client::wire::Replies::new(body).next()?.ok()?;
+                Some(Instance(section.results().next()?.0.instance))
+            }
+            Reply::Opened(session) => Some(Instance(session.instance)),
+            Reply::Read { instance, .. }
+            | Reply::Range { instance, .. }
+            | Reply::Readings { instance, .. }
+            | Reply::Validated { instance, .. } => Some(*instance),
+            Reply::Gathered { .. }
+            | Reply::QueryPlan(_)
+            | Reply::Completed { .. }
+            | Reply::Aborted { .. }
+            | Reply::Directory(_)
+            | Reply::Refused(_)
+            | Reply::Unsure { .. } => None,
+        }
+    }
+
     /// The query has no result, for this reason of the coordinator.
     pub fn aborted(why: Abort) -> Reply {
         let unplaced = if let Abort::Unplaced(partition) = why { Some(PartitionId(partition.0)) } else { None };

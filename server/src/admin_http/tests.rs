@@ -155,7 +155,7 @@ fn requests_that_drip_in_give_their_places_up() {
     }
     assert!(asked.is_finished(), "no answer beside {} requests that drip in", drips.len());
     let answer = asked.join().expect("no panic").expect("an answer");
-    // By now the shards of this test, which never turn, stand still.
+    // By now the worker threads of this test, which never turn, stand still.
     assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
 }
 

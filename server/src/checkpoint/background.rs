@@ -8,7 +8,7 @@ use coppice_btree::Snapshot;
 use coppice_core::snapshot::{Blobs, Head};
 use crossbeam::channel::{self, Receiver, Sender};
 
-use super::{CheckpointError, Checkpoints, Draft, Written};
+use super::{CheckpointError, Checkpoints, Staging, Written};
 
 /// The niceness of the thread and of those of sled's that it starts: on a full machine it gets a quarter of what a
 /// thread gets that clients wait for. Less, and the log would grow for longer.
@@ -87,11 +87,11 @@ fn run(checkpoints: &Checkpoints, jobs: &Receiver<Job>, stop: &Arc<AtomicBool>) 
     for Job { head, blobs, tree, alone, done } in jobs {
         let stop = Arc::clone(stop);
         let (partition, instance) = (head.partition, head.instance);
-        let draft = checkpoints.write(head, &blobs, tree.iter(), Box::new(move |_| !stop.load(Ordering::Relaxed)));
-        // Here, not at a shard: the last holder of a snapshot frees what only it still had. What the tree has replaced
-        // since goes with its next changes there, or is looked for (`coppice_core::worker`, reclamation).
+        let staging = checkpoints.write(head, &blobs, tree.iter(), Box::new(move |_| !stop.load(Ordering::Relaxed)));
+        // Here, not at a worker thread: the last holder of a snapshot frees what only it still had. What the tree has
+        // replaced since goes with its next changes there, or is looked for (`coppice_core::worker`).
         drop(tree);
-        let mut result = draft.and_then(Draft::finish);
+        let mut result = staging.and_then(Staging::finish);
         if alone && matches!(result, Ok(_) | Err(CheckpointError::Present(..))) {
             result = checkpoints.keep_only(partition, instance);
         }

@@ -1,4 +1,4 @@
-//! A draft is read back before it counts: as a start would, in little memory, and no faster than it was written.
+//! A staging is read back before it counts: as a start would, in little memory, and no faster than it was written.
 
 use super::stream::StreamError;
 use super::{CHUNK_BYTES, Checkpoint, CheckpointError, Manifest, Pairs, SnapshotWriter, Step};
@@ -10,11 +10,11 @@ const PART_CHUNKS: usize = (32 << 20) / CHUNK_BYTES;
 /// Bytes between two looks at the pace.
 const LOOK_BYTES: u64 = 256 << 10;
 
-/// Opens the draft as a start would, and reads all of it.
-pub(super) fn read_back(draft: &mut SnapshotWriter, manifest: &Manifest) -> Result<(), CheckpointError> {
-    let (path, options) = (draft.draft.clone(), draft.checkpoints.options);
+/// Opens the staging as a start would, and reads all of it.
+pub(super) fn read_back(staging: &mut SnapshotWriter, manifest: &Manifest) -> Result<(), CheckpointError> {
+    let (path, options) = (staging.staging.clone(), staging.checkpoints.options);
     let found = Checkpoint::read_store(&path, &options)?.manifest;
-    if found != *manifest || manifest.head != draft.head {
+    if found != *manifest || manifest.head != staging.head {
         return Err(StreamError::Incomplete.into());
     }
     let parts = (0..manifest.chunks).step_by(PART_CHUNKS);
@@ -26,13 +26,13 @@ pub(super) fn read_back(draft: &mut SnapshotWriter, manifest: &Manifest) -> Resu
         chunks.into_iter().flatten().chain(failed)
     });
     let (_, mut pairs) = Pairs::behind_blobs(chunks, manifest.clone())?;
-    draft.pace.restart();
+    staging.pace.restart();
     let mut unseen = 0;
     for (key, value) in pairs.by_ref() {
         unseen += (key.len() + value.len()) as u64;
         if unseen >= LOOK_BYTES {
-            draft.pace.read(unseen);
-            draft.step(Step::Reading)?;
+            staging.pace.read(unseen);
+            staging.step(Step::Reading)?;
             unseen = 0;
         }
     }

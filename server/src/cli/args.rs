@@ -11,9 +11,9 @@ use coppice_core::settings::units;
 
 use super::failure::Failure;
 use super::node_flags::NodeFlags;
-use super::text::Coding;
 use super::verbs::Verb;
 use crate::config::Address;
+use crate::text::Coding;
 
 /// Where a client looks without `--endpoints`: the native ports of the demo's first three nodes, so that one may be
 /// dead.

@@ -15,8 +15,8 @@ use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::input::Inputs;
 use super::output::Output;
-use super::status::{Health, table, to_json};
-use super::text::Coding;
+use crate::status_view::{Health, table, to_json};
+use crate::text::Coding;
 
 /// Between two looks of `status --watch`.
 const WATCH: Duration = Duration::from_secs(1);

@@ -9,8 +9,8 @@ use coppice_core::settings::units::show_time;
 
 use super::failure::{Exit, Failure};
 use super::page_token::PageToken;
-use super::text::Coding;
 use super::words;
+use crate::text::Coding;
 
 /// What a message needs to know of the command that failed.
 #[derive(Debug, Clone)]

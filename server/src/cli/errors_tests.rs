@@ -12,8 +12,8 @@ use coppice_client::{ResumeToken, admin};
 use super::args::Cli;
 use super::errors::{Context, admin_failure, failure};
 use super::failure::{Exit, Failure};
-use super::text::Coding;
 use super::{golden, words};
+use crate::text::Coding;
 
 fn context(line: &str) -> Context {
     let line: Vec<String> = words::split(line).expect("words").concat();

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::failure::{Exit, Failure};
-use super::text::Coding;
+use crate::text::Coding;
 
 /// More than the largest value in any coding: reading stops there, so that a wrong file cannot fill the memory.
 const INPUT_BYTES_MAX: u64 = 4 << 20;

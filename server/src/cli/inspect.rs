@@ -19,10 +19,10 @@ use serde_json::{Map, Value, json};
 use super::failure::{Exit, Failure};
 use super::output::Output;
 use super::shape_args::partition;
-use super::text::Coding;
 use super::words::quote;
 use crate::checkpoint::{CheckpointOptions, Checkpoints};
 use crate::log::LogError;
+use crate::text::Coding;
 
 /// `inspect`
 #[derive(Debug, Clone, Subcommand)]

@@ -6,7 +6,7 @@ pub mod args;
 pub mod cert;
 mod cluster;
 mod config_verb;
-mod connect;
+pub(crate) mod connect;
 mod data;
 pub mod errors;
 #[cfg(test)]
@@ -16,33 +16,31 @@ pub mod failure;
 mod golden;
 mod input;
 pub mod inspect;
+pub(crate) mod latency_probe;
 mod local;
 mod node_flags;
 pub mod operate;
-mod output;
+pub(crate) mod output;
 #[cfg(test)]
 mod output_tests;
 mod page_token;
 pub mod predict;
 mod range;
-mod run;
+pub(crate) mod run;
 mod scan;
-mod serve;
+pub(crate) mod serve;
 mod shape;
 pub mod shape_args;
 mod shape_tables;
 mod shell;
 mod start_failure;
-pub mod status;
 #[cfg(test)]
 mod status_tests;
-mod text;
 pub mod tuning;
 mod usage;
 pub mod user;
 pub mod verbs;
-pub(crate) mod waits;
 pub mod words;
 
 pub use failure::{Exit, Failure};
-pub use run::{at_prompt, main};
+pub use run::at_prompt;

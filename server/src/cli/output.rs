@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::args::{Format, Global};
 use super::failure::{Exit, Failure};
-use super::text::{Coding, to_base64};
+use crate::text::{Coding, to_base64};
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

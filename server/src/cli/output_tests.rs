@@ -3,7 +3,7 @@
 use super::args::Format;
 use super::golden;
 use super::output::{Output, ScanEnd, Style, WriteOutcome};
-use super::text::Coding;
+use crate::text::Coding;
 
 type Print = fn(&mut Output<'_>) -> std::io::Result<super::Exit>;
 

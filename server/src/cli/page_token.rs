@@ -3,7 +3,7 @@
 //! The token holds the last key seen and the direction, so it stays good whatever happens to partitions and nodes. The
 //! pages of a scan are not one moment.
 
-use super::text::{from_base64, to_base64};
+use crate::text::{from_base64, to_base64};
 
 const VERSION: u8 = 1;
 

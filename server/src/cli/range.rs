@@ -1,6 +1,6 @@
 //! The ranges of `scan` as they are written: `a..b`, `a..=b`, `a..`, `..b`, `..`, or two ends.
 
-use super::text::Coding;
+use crate::text::Coding;
 
 /// A half-open range of keys, `[low, high)`; no `high` is no end.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! From a command line to an exit status.
 
 use std::io::{self, IsTerminal, Write};
-use std::process::ExitCode;
 
 use clap::Parser;
 use clap::builder::StyledStr;
@@ -12,32 +11,14 @@ use super::errors::Context;
 use super::failure::{Exit, Failure};
 use super::output::{Output, Style};
 use super::usage::{Refusal, refusal};
-use super::verbs::Verb;
-use super::{errors, serve, verbs, words};
-
-/// The program: reads the process's arguments, does what they say, and gives its exit status.
-#[must_use]
-pub fn main() -> ExitCode {
-    let line: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-    let exit = match Cli::try_parse() {
-        Ok(mut cli) => as_process(&mut cli, &line),
-        Err(error) => match refuse(&error, &line) {
-            Err(error) if !reader_gone(&error) => {
-                Notes(io::stderr()).say(&unprinted("coppice", &line, &error));
-                Exit::Failed
-            }
-            refused => refused.unwrap_or(Exit::Done),
-        },
-    };
-    ExitCode::from(exit as u8)
-}
+use super::{errors, verbs, words};
 
 /// Whoever read our output has gone, as `head` does: it has what it wanted.
-fn reader_gone(error: &io::Error) -> bool {
+pub(crate) fn reader_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
 
-fn unprinted(verb: &str, line: &[String], error: &io::Error) -> Failure {
+pub(crate) fn unprinted(verb: &str, line: &[String], error: &io::Error) -> Failure {
     let words = ["coppice"].into_iter().chain(line.iter().skip(1).map(String::as_str));
     Failure {
         exit: Exit::Failed,
@@ -83,17 +64,17 @@ pub async fn at_prompt(words: &[String], access: &[String], prompt_reads: bool) 
 }
 
 /// The process's own stdout and stderr. Not locked: a node's threads log to stderr meanwhile.
-struct Streams {
+pub(crate) struct Streams {
     style: Style,
     data: io::BufWriter<io::Stdout>,
     notes: Notes,
 }
 
 /// Stderr. If nobody reads it there is nobody to tell, and how a command ended is still its exit status.
-struct Notes(io::Stderr);
+pub(crate) struct Notes(pub(crate) io::Stderr);
 
 impl Notes {
-    fn say(&mut self, text: &dyn std::fmt::Display) {
+    pub(crate) fn say(&mut self, text: &dyn std::fmt::Display) {
         let _ = writeln!(self.0, "{text}");
     }
 }
@@ -110,11 +91,11 @@ impl Write for Notes {
 }
 
 impl Streams {
-    fn new(style: Style) -> Self {
+    pub(crate) fn new(style: Style) -> Self {
         Self { style, data: io::BufWriter::new(io::stdout()), notes: Notes(io::stderr()) }
     }
 
-    fn output(&mut self) -> Output<'_> {
+    pub(crate) fn output(&mut self) -> Output<'_> {
         Output { style: self.style, data: &mut self.data, notes: &mut self.notes }
     }
 
@@ -128,7 +109,7 @@ impl Streams {
     }
 
     /// The exit status of a process that did all that it could: a failure is told even where its data is not taken.
-    fn ended(mut self, result: io::Result<Result<Exit, Failure>>, cli: &Cli, line: &[String]) -> Exit {
+    pub(crate) fn ended(mut self, result: io::Result<Result<Exit, Failure>>, cli: &Cli, line: &[String]) -> Exit {
         let failure = match (result, self.data.flush()) {
             (Ok(Ok(exit)), Ok(())) => return exit,
             (Ok(Ok(exit)), Err(error)) if reader_gone(&error) => return exit,
@@ -148,31 +129,7 @@ impl Streams {
     }
 }
 
-/// Carries out what a process was started for.
-fn as_process(cli: &mut Cli, line: &[String]) -> Exit {
-    let mut streams = Streams::new(Style::of_process(&cli.global));
-    let loaded = if cli.verb.asks_nodes() { cli.global.load_tls(cli.verb.name()) } else { Ok(()) };
-    let cli = &*cli;
-    if let Err(failure) = loaded {
-        return streams.ended(Ok(Err(failure)), cli, line);
-    }
-    let result = match &cli.verb {
-        // These bring threads and runtimes of their own.
-        Verb::Serve(args) => serve::run(args, &mut streams.output()),
-        Verb::Demo(args) => crate::demo::run(args),
-        Verb::DemoGuard(args) => {
-            crate::demo::guard::run(args);
-            Ok(Ok(Exit::Done))
-        }
-        _ => tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .and_then(|runtime| runtime.block_on(verbs::run(cli, context_of(cli, line), &mut streams.output()))),
-    };
-    streams.ended(result, cli, line)
-}
-
-fn refuse(error: &clap::Error, line: &[String]) -> io::Result<Exit> {
+pub(crate) fn refuse(error: &clap::Error, line: &[String]) -> io::Result<Exit> {
     let (mut data, mut notes) = (io::stdout(), Notes(io::stderr()));
     match refusal(error, line) {
         Refusal::Asked(text) => {

@@ -14,7 +14,7 @@ use super::input::Inputs;
 use super::output::{Output, ScanEnd};
 use super::page_token::PageToken;
 use super::range::Bounds;
-use super::text::Coding;
+use crate::text::Coding;
 
 /// Carries out a scan.
 ///

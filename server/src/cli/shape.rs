@@ -17,9 +17,9 @@ use super::args::{Cli, Format};
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::input::Inputs;
+use super::latency_probe::Waits;
 use super::output::Output;
 use super::shape_args::{NodeVerb, PartitionVerb, PlanArgs};
-use super::waits::Waits;
 use super::{connect, operate, shape_args, shape_tables, words};
 
 /// Between two questions how far a change is.

@@ -63,7 +63,7 @@ pub enum NodeVerb {
         /// Which, such as n3
         #[arg(value_parser = node)]
         node: NodeId,
-        /// error, warn, info, debug or trace, or such per module: info,coppice_server::shard=debug
+        /// error, warn, info, debug or trace, or such per module: info,coppice_server::worker_thread=debug
         #[arg(value_name = "LEVELS")]
         levels: String,
     },

@@ -13,7 +13,7 @@ use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::input::Inputs;
 use super::output::Output;
-use super::text::{Coding, to_base64};
+use crate::text::{Coding, to_base64};
 
 type Outcome = io::Result<Result<Exit, Failure>>;
 

@@ -6,8 +6,8 @@ use coppice_client::wire::{
 };
 
 use super::golden;
-use super::status::{Health, sentence, table, to_json};
-use super::text::Coding;
+use crate::status_view::{Health, sentence, table, to_json};
+use crate::text::Coding;
 
 /// Three nodes, the directory and four partitions; the nodes in `down` do not answer.
 fn cluster(down: &[u32]) -> Status {

@@ -198,9 +198,9 @@ mod tests {
 
     use super::super::golden;
     use super::super::output::Style;
-    use super::super::text::Coding;
     use super::super::verbs::Verb;
     use super::*;
+    use crate::text::Coding;
 
     fn report(on: bool) -> TuningReport {
         let fixed = BatchAndWindow { batch_bytes_max: 64 << 10, window: 16, window_bytes_max: 1 << 20 };

@@ -16,8 +16,8 @@ use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::input::Inputs;
 use super::output::Output;
-use super::text::to_base64;
 use super::words;
+use crate::text::to_base64;
 
 type Outcome = io::Result<Result<Exit, Failure>>;
 

@@ -127,7 +127,7 @@ impl Verb {
 ///
 /// # Errors
 /// That of stdout or stderr; a failure is returned with its four lines.
-pub(super) async fn run(cli: &Cli, context: Context, output: &mut Output<'_>) -> io::Result<Result<Exit, Failure>> {
+pub(crate) async fn run(cli: &Cli, context: Context, output: &mut Output<'_>) -> io::Result<Result<Exit, Failure>> {
     match &cli.verb {
         Verb::Config(ConfigVerb::Get { key }) => operate::config_get(cli, &context, key.as_deref(), output).await,
         Verb::Config(ConfigVerb::Set { key, value }) => operate::config_set(cli, &context, key, value, output).await,

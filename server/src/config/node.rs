@@ -51,7 +51,7 @@ pub struct NodeConfig {
     pub worker_threads: usize,
     /// Pins each worker thread to a core.
     pub pin_threads: bool,
-    /// How long an idle thread polls for work before it sleeps, where that pays (`crate::spin`).
+    /// How long an idle thread polls for work before it sleeps, where that pays (`crate::busy_poll`).
     pub busy_poll: Duration,
     /// A filter as `info` or `info,coppice_server::log=debug`.
     pub log_level: String,

@@ -385,7 +385,7 @@ pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
         key: "pin_threads",
         default: DefaultValue::Text("false"),
-        meaning: "pin each shard thread to a core",
+        meaning: "pin each worker thread to a core",
         read: |c, t| parse_switch(t).map(|v| c.pin_threads = v),
         show: |c| c.pin_threads.to_string(),
     },

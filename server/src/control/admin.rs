@@ -13,10 +13,10 @@ use coppice_core::settings::ClusterSettings;
 use coppice_core::worker::Input;
 use tokio::sync::oneshot;
 
-use super::transfer::{reached_nodes, transfer_leader};
-use super::{Control, ask_shard, bounds, forming};
-use crate::net::rpc::{Answer, Asker, Question, ask};
-use crate::net::translate;
+use super::leader_transfer::{reached_nodes, start_transfer};
+use super::{Control, Handle, bootstrap, bounds};
+use crate::net::question::{Answer, Asker, Question};
+use crate::rpc::ask;
 use crate::shared::Shared;
 
 /// How long another node may take to give its map.
@@ -42,7 +42,7 @@ impl Control {
             return;
         }
         match request {
-            AdminRequest::Init(request) => self.init(request, reply),
+            AdminRequest::Init(request) => super::bootstrap::init(self, request, reply),
             AdminRequest::ConfigGet => _ = reply.send(AdminReply::Config(self.config_rows())),
             AdminRequest::ConfigSet { key, value } => self.config_set(key, value, reply),
             AdminRequest::LogLevel { spec } => {
@@ -53,18 +53,26 @@ impl Control {
                 });
             }
             AdminRequest::TransferLeader { partition, to, deadline_ms } => {
-                self.transfer(partition, to, Duration::from_millis(u64::from(deadline_ms)), reply);
+                super::leader_transfer::transfer(
+                    &self.shared,
+                    partition,
+                    to,
+                    Duration::from_millis(u64::from(deadline_ms)),
+                    reply,
+                );
             }
-            AdminRequest::CheckReplicas => self.check_replicas(reply),
-            AdminRequest::Reshape(request) => self.reshape(request, reply),
-            AdminRequest::Tuning { local } => self.answer_tuning(local, reply),
+            AdminRequest::CheckReplicas => super::digests::check_replicas(self, reply),
+            AdminRequest::Reshape(request) => super::topology::reshape(self, request, reply),
+            AdminRequest::Tuning { local } => super::tuning::answer_tuning(self, local, reply),
             AdminRequest::Faults(faults) => _ = reply.send(self.set_faults(faults)),
             AdminRequest::Map => {
-                let reply_of = translate::map_reply(&self.shared, MapGet::default());
+                let reply_of = self.shared.cluster.map_reply(MapGet::default());
                 _ = reply.send(AdminReply::Map(reply_of));
             }
-            AdminRequest::Users => _ = reply.send(AdminReply::Users(self.shared.access().users().rows(by.as_deref()))),
-            AdminRequest::ChangeUsers(change) => self.change_users(by, change, reply),
+            AdminRequest::Users => {
+                _ = reply.send(AdminReply::Users(self.shared.cluster.access().users().rows(by.as_deref())))
+            }
+            AdminRequest::ChangeUsers(change) => super::users::change_users(&self.shared, by, change, reply),
         }
     }
 
@@ -73,23 +81,23 @@ impl Control {
         if !self.shared.config.allow_faults {
             return AdminReply::Failed(AdminError::Refused("this node was started without allow_faults".into()));
         }
-        for shard in 0..self.shared.shards() {
+        for thread in 0..self.shared.workers.count() {
             let faults = faults.clone();
-            self.on_shard_index(shard, move |shard| {
-                for (&node, link) in &shard.links {
+            self.outbox.on_thread(thread, move |thread| {
+                for (&node, link) in &thread.links {
                     let fault = faults.iter().find(|fault| fault.to == node);
                     let delay = fault.map_or(0, |fault| u64::from(fault.delay_ms));
                     link.set_fault(fault.is_some_and(|fault| fault.cut), Duration::from_millis(delay));
                 }
             });
         }
-        self.shared.set_faults(faults);
+        self.shared.peers.set_faults(faults);
         AdminReply::Done
     }
 
     fn config_rows(&self) -> Vec<ConfigRow> {
         let defaults = ClusterSettings::default();
-        let cluster = self.settings.pairs().into_iter().map(|(key, value)| {
+        let cluster = self.settings.values.pairs().into_iter().map(|(key, value)| {
             let origin = if defaults.get(key).as_deref() == Some(value.as_str()) { "default" } else { "cluster" };
             ConfigRow { key: key.to_owned(), value, origin: origin.to_owned(), cluster: true }
         });
@@ -97,7 +105,7 @@ impl Control {
     }
 
     fn config_set(&mut self, key: String, value: String, reply: oneshot::Sender<AdminReply>) {
-        let mut settings = self.settings.clone();
+        let mut settings = self.settings.values.clone();
         if let Err(error) = settings.set(&key, &value).and_then(|()| settings.check()) {
             let error = match error {
                 error @ coppice_core::settings::ClusterSettingError::Unknown { .. } => {
@@ -110,7 +118,7 @@ impl Control {
         }
         let shared = Arc::clone(&self.shared);
         crate::task::spawn(async move {
-            let done = forming::submit(&shared, DirectoryCommand::Set { key, value }).await;
+            let done = bootstrap::submit(&shared, DirectoryCommand::Set { key, value }).await;
             _ = reply.send(match done {
                 Ok(DirectoryReply::Refused(reason)) => AdminReply::Failed(AdminError::Invalid(reason.to_string())),
                 Ok(_) => AdminReply::Done,
@@ -120,21 +128,21 @@ impl Control {
     }
 
     pub(super) fn answer_question(&mut self, asker: Asker, question: Question, reply: oneshot::Sender<Answer>) {
-        if let Err(text) = asker.may_ask(&question, self.shared.presence().as_ref(), &self.shared.map()) {
+        if let Err(text) = asker.may_ask(&question, self.shared.own.presence().as_ref(), &self.shared.cluster.map()) {
             let node = asker.from.map(|from| from.node).unwrap_or_default();
             tracing::warn!(%node, reason = %text, "a request of another node is refused");
             // Whoever says so, there may be a newer map.
-            if matches!(&question, Question::Adopt { map, .. } if map.version > self.shared.map().version) {
+            if matches!(&question, Question::Adopt { map, .. } if map.version > self.shared.cluster.map().version) {
                 self.ask_for_the_map();
             }
             _ = reply.send(Answer::Refused(text));
             return;
         }
         match question {
-            Question::Identify => _ = reply.send(Answer::Identified(self.identified())),
-            Question::Assign(assignment) => _ = reply.send(self.assign(&assignment)),
+            Question::Identify => _ = reply.send(Answer::Identified(super::bootstrap::identified(self))),
+            Question::Assign(assignment) => _ = reply.send(super::bootstrap::assign(self, &assignment)),
             Question::Map => _ = reply.send(self.newest()),
-            Question::Status => self.answer_local_status(reply),
+            Question::Status => super::status::answer_local_status(self, reply),
             Question::Adopt { map, settings, users } => {
                 self.adopt(map, settings, users);
                 _ = reply.send(Answer::Done);
@@ -142,11 +150,11 @@ impl Control {
             Question::Median(partition) => {
                 let shared = Arc::clone(&self.shared);
                 crate::task::spawn(async move {
-                    _ = reply.send(Answer::Median(super::growth::median(&shared, partition).await));
+                    _ = reply.send(Answer::Median(super::topology::median(&shared, partition).await));
                 });
             }
             Question::Configure { partition, expected, configuration } => {
-                self.answer_configure(partition, expected, configuration);
+                super::topology::configure(&self.shared, partition, expected, configuration);
                 _ = reply.send(Answer::Done);
             }
             Question::Admin(request) => {
@@ -160,7 +168,13 @@ impl Control {
                 });
             }
             Question::Transfer { partition, to, deadline_ms } => {
-                self.answer_transfer(partition, to, Duration::from_millis(u64::from(deadline_ms)), reply);
+                super::leader_transfer::answer_transfer(
+                    &self.shared,
+                    partition,
+                    to,
+                    Duration::from_millis(u64::from(deadline_ms)),
+                    reply,
+                );
             }
             Question::Directory(command) => {
                 if let Err(text) = bounds::directory(&command) {
@@ -181,24 +195,24 @@ impl Control {
     /// The map, settings and users as this node knows them.
     pub(super) fn newest(&self) -> Answer {
         Answer::Map {
-            map: (*self.shared.map()).clone(),
-            leaders: self.shared.leaders().into_iter().collect(),
-            settings: self.pairs.clone(),
-            users: self.shared.access().users().clone(),
+            map: (*self.shared.cluster.map()).clone(),
+            leaders: self.shared.cluster.leaders().into_iter().collect(),
+            settings: self.settings.pairs.clone(),
+            users: self.shared.cluster.access().users().clone(),
         }
     }
 
     /// A node without the directory, or whose replica of it knows no leader, asks the others for a newer map: one that
     /// its own map names, or, if that one gives none, whichever node of the cluster serves at a seed. All others may
     /// have been replaced while this node was away. Then nobody whom it knows can say so, and whom it does not know it
-    /// must not believe ([`crate::net::rpc::Asker::may_ask`]). It gets home by seeds that live, which its operator
+    /// must not believe ([`crate::net::question::Asker::may_ask`]). It gets home by seeds that live, which its operator
     /// names, or is replaced itself.
     pub(super) fn ask_for_the_map(&self) {
-        let Some(identity) = self.shared.identity() else { return };
-        let map = self.shared.map();
+        let Some(identity) = self.shared.own.identity() else { return };
+        let map = self.shared.cluster.map();
         let others = map.nodes.iter().filter(|node| node.id != identity.node);
         let others = others.map(|node| (Some(node.id), node.addresses.peer.clone()));
-        let own = &self.addresses.peer;
+        let own = &self.announcement.addresses.peer;
         let seeds = self.shared.config.seeds.iter().map(ToString::to_string).filter(|seed| seed != own);
         let drawn = [one_of(others.collect()), one_of(seeds.map(|seed| (None, seed)).collect())];
         let shared = Arc::clone(&self.shared);
@@ -214,12 +228,13 @@ impl Control {
                 && map.cluster == identity.cluster
             {
                 for (group, leader) in leaders {
-                    if shared.map().group(group).is_some_and(|entry| entry.replica_on(identity.node).is_none()) {
-                        shared.set_leader(group, Some(leader));
+                    if shared.cluster.map().group(group).is_some_and(|entry| entry.replica_on(identity.node).is_none())
+                    {
+                        shared.cluster.set_leader(group, Some(leader));
                     }
                 }
                 let adopt = move |control: &mut Control| control.adopt(map, settings, users);
-                shared.tell_control(super::ToControl::Call(Box::new(adopt)));
+                shared.call(adopt);
             }
         });
     }
@@ -227,19 +242,20 @@ impl Control {
     /// The directory learns where this node serves now, if the map says otherwise (ports may change at a restart). Goes
     /// on until the map says so.
     pub(super) fn announce(&mut self) {
-        if let Some(before) = self.announcing.take() {
+        if let Some(before) = self.announcement.task.take() {
             before.abort();
         }
-        let Some(identity) = self.shared.identity() else { return };
-        let (shared, addresses) = (Arc::clone(&self.shared), self.addresses.clone());
+        let Some(identity) = self.shared.own.identity() else { return };
+        let (shared, addresses) = (Arc::clone(&self.shared), self.announcement.addresses.clone());
         let is_known = move |shared: &Shared| {
-            let map = shared.map();
+            let map = shared.cluster.map();
             map.node(identity.node).is_none_or(|known| known.addresses == addresses)
         };
         if is_known(&shared) {
             return;
         }
-        let command = DirectoryCommand::Announce { node: identity.node, addresses: self.addresses.clone() };
+        let command =
+            DirectoryCommand::Announce { node: identity.node, addresses: self.announcement.addresses.clone() };
         let announcing = crate::task::spawn(async move {
             let mut last = String::new();
             while !is_known(&shared) {
@@ -252,34 +268,35 @@ impl Control {
                 tokio::time::sleep(ANNOUNCE_PAUSE).await;
             }
         });
-        self.announcing = Some(announcing.abort_handle());
+        self.announcement.task = Some(announcing.abort_handle());
     }
 
     /// Before the node stops: every leadership goes to another voter that can be reached, so that clients see a retry
     /// and no gap. The last node of a cluster has nobody to wait for.
     pub(super) async fn transfer_all(&mut self) {
-        let map = self.shared.map();
-        let Some(identity) = self.shared.identity() else { return };
+        let map = self.shared.cluster.map();
+        let Some(identity) = self.shared.own.identity() else { return };
         let led: Vec<PartitionId> = self
             .shared
+            .cluster
             .leaders()
             .into_iter()
             .filter(|(_, leader)| *leader == identity.node)
             .map(|(id, _)| id)
             .collect();
-        let longest = self.settings.leader_transfer_timeout;
+        let longest = self.settings.values.leader_transfer_timeout;
         let mut leaving = Vec::new();
         for &partition in &led {
             let Some(entry) = map.group(partition) else { continue };
             let reached = reached_nodes(&self.shared, partition).await;
             let others = entry.replicas.iter().filter(|info| info.role == Role::Voter && reached.contains(&info.node));
             let Some(to) = others.min_by_key(|info| (info.node.0 + partition.0) % 7) else { continue };
-            transfer_leader(&self.shared, partition, ids::replica(to.replica), longest).await;
+            start_transfer(&self.shared, partition, ids::replica(to.replica), longest).await;
             leaving.push(partition);
         }
         let deadline = tokio::time::Instant::now() + self.shared.config.drain_timeout.min(longest);
         while tokio::time::Instant::now() < deadline {
-            let leaders = self.shared.leaders();
+            let leaders = self.shared.cluster.leaders();
             if leaving.iter().all(|id| leaders.get(id) != Some(&identity.node)) {
                 return;
             }
@@ -295,14 +312,14 @@ fn one_of<T>(mut all: Vec<T>) -> Option<T> {
 }
 
 /// Has the directory's leader decide `command`: here, or on the node that is known to lead it.
-pub(super) async fn directory(shared: &Arc<Shared>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
-    let own = shared.identity().map(|identity| identity.node);
-    match shared.leader(PartitionId::DIRECTORY) {
+pub(super) async fn directory(shared: &Arc<Handle>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
+    let own = shared.own.identity().map(|identity| identity.node);
+    match shared.cluster.leader(PartitionId::DIRECTORY) {
         None => Err("no leader of the directory is known".into()),
         leader if leader == own => decide_here(shared, command).await,
-        Some(leader) if shared.is_cut_off(leader) => Err(format!("{leader} cannot be reached")),
+        Some(leader) if shared.peers.is_cut_off(leader) => Err(format!("{leader} cannot be reached")),
         Some(leader) => {
-            let address = shared.peer_address(leader).ok_or_else(|| format!("{leader} has no known address"))?;
+            let address = shared.peers.address(leader).ok_or_else(|| format!("{leader} has no known address"))?;
             match ask(shared, Some(leader), &address, &Question::Directory(command), DIRECTORY_TIMEOUT).await {
                 Ok(Answer::Directory(reply)) => Ok(reply),
                 Ok(_) => Err(format!("{leader} gave an unexpected answer")),
@@ -314,13 +331,13 @@ pub(super) async fn directory(shared: &Arc<Shared>, command: DirectoryCommand) -
 
 /// Has the directory decide `command`, also where no leader is known: the other nodes dial one that moved at its old
 /// address, so that it hears of none.
-async fn tell_directory(shared: &Arc<Shared>, own: NodeId, command: &DirectoryCommand) -> Result<(), String> {
+async fn tell_directory(shared: &Arc<Handle>, own: NodeId, command: &DirectoryCommand) -> Result<(), String> {
     let mut last = match directory(shared, command.clone()).await {
         Ok(_) => return Ok(()),
         Err(error) => error,
     };
-    let map = shared.map();
-    for node in map.nodes.iter().filter(|node| node.id != own && !shared.is_cut_off(node.id)) {
+    let map = shared.cluster.map();
+    for node in map.nodes.iter().filter(|node| node.id != own && !shared.peers.is_cut_off(node.id)) {
         let question = Question::Directory(command.clone());
         match ask(shared, Some(node.id), &node.addresses.peer, &question, DIRECTORY_TIMEOUT).await {
             Ok(Answer::Directory(_)) => return Ok(()),
@@ -331,15 +348,14 @@ async fn tell_directory(shared: &Arc<Shared>, own: NodeId, command: &DirectoryCo
     Err(last)
 }
 
-pub(super) async fn decide_here(shared: &Arc<Shared>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
+pub(super) async fn decide_here(shared: &Arc<Handle>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
     let (sender, receiver) = oneshot::channel();
-    let owner = PartitionId::DIRECTORY.0 as usize % shared.shards();
-    let asked = ask_shard(shared, owner, DIRECTORY_TIMEOUT, move |shard| {
-        let origin = shard.wait_for(sender);
+    let asked = shared.ask_owner(PartitionId::DIRECTORY, DIRECTORY_TIMEOUT, move |thread| {
+        let origin = thread.wait_for(sender);
         let (group, request) = (PartitionId::DIRECTORY, Request::Directory(Box::new(command)));
-        shard.input(Input::Request { group, origin, request });
+        thread.input(Input::Request { group, origin, request });
     });
-    asked.await.ok_or("the directory's shard does not answer")?;
+    asked.await.ok_or("the directory's thread does not answer")?;
     match tokio::time::timeout(DIRECTORY_TIMEOUT, receiver).await {
         Ok(Ok(Reply::Directory(reply))) => Ok(reply),
         Ok(Ok(Reply::Refused(Refusal::NotLeader { .. }))) => Err("this node does not lead the directory".into()),

@@ -1,10 +1,15 @@
 //! One answer for all who ask while it is made: asking every node once is enough, however many want to know.
 //!
-//! Pure: whoever owns it makes the answer when it says so. An answer goes only to those who asked before it was begun.
+//! [`Coalesced`] is pure: whoever owns it makes the answer when it says so. An answer goes only to those who asked
+//! before it was begun.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use coppice_client::wire::{AdminReply, Status};
 use tokio::sync::oneshot;
+
+use super::{Control, Handle};
 
 /// Between the beginnings of two answers to the same question: one that all nodes are asked for costs many connections.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -57,6 +62,55 @@ impl<T: Clone> Coalesced<T> {
         (self.begun, self.under_way) = (Some(at), true);
         Some(at - now)
     }
+}
+
+/// Questions that every node is asked, and who waits for their answers.
+#[derive(Default)]
+pub(super) struct Questions {
+    pub statuses: Coalesced<Arc<Status>>,
+    pub verdicts: Coalesced<AdminReply>,
+    pub tunings: Coalesced<AdminReply>,
+    pub majority: Coalesced<bool>,
+}
+
+/// Which of the questions.
+type Which<T> = fn(&mut Questions) -> &mut Coalesced<T>;
+
+/// Gives `reply` the next answer to a question; `make` makes it.
+pub(super) fn ask<T, A, M>(control: &mut Control, which: Which<T>, make: M, reply: oneshot::Sender<T>)
+where
+    T: Clone + Send + 'static,
+    A: Future<Output = T> + 'static,
+    M: Fn(&Control) -> A + Copy + Send + 'static,
+{
+    if let Some(pause) = which(&mut control.questions).ask(Instant::now(), reply) {
+        answer_after(&control.shared, pause, which, make);
+    }
+}
+
+fn answer_after<T, A, M>(shared: &Arc<Handle>, pause: Duration, which: Which<T>, make: M)
+where
+    T: Clone + Send + 'static,
+    A: Future<Output = T> + 'static,
+    M: Fn(&Control) -> A + Copy + Send + 'static,
+{
+    let begin = move |control: &mut Control| {
+        which(&mut control.questions).begins();
+        let (shared, answer) = (Arc::clone(&control.shared), make(control));
+        crate::task::spawn(async move {
+            let answer = answer.await;
+            shared.call(move |control| {
+                if let Some(pause) = which(&mut control.questions).answered(Instant::now(), &answer) {
+                    answer_after(&control.shared, pause, which, make);
+                }
+            });
+        });
+    };
+    let shared = Arc::clone(shared);
+    crate::task::spawn(async move {
+        tokio::time::sleep(pause).await;
+        shared.call(begin);
+    });
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::control::AdminError;
@@ -11,7 +11,8 @@ use coppice_client::wire::{AdminReply, NodeId, PartitionId, ReplicaId};
 use coppice_core::status::{GroupReport, LocalStatus};
 use tokio::sync::oneshot;
 
-use super::{Control, ToControl};
+use super::status::gather;
+use super::{Control, coalesced};
 
 /// Between two looks of `check replicas` at replicas that had no instance in common, while they go on deciding.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -112,42 +113,34 @@ impl Digests {
     }
 }
 
-impl Control {
-    /// Compares the digests of all replicas at instances that they have in common; under load that takes a few looks.
-    pub(super) fn check_replicas(&mut self, reply: oneshot::Sender<AdminReply>) {
-        if let Some(pause) = self.verdicts.ask(Instant::now(), reply) {
-            self.later(pause, Control::begin_check);
-        }
-    }
+/// Compares the digests of all replicas at instances that they have in common; under load that takes a few looks.
+pub(super) fn check_replicas(control: &mut Control, reply: oneshot::Sender<AdminReply>) {
+    coalesced::ask(control, |questions| &mut questions.verdicts, verdict, reply);
+}
 
-    fn begin_check(&mut self) {
-        self.verdicts.begins();
-        let shared = Arc::clone(&self.shared);
-        let first = self.gather(false);
-        crate::task::spawn(async move {
-            let mut digests = Digests::default();
-            digests.note(&first.await);
-            let mut verdict = digests.compare(&shared.map());
-            for _ in 1..LOOKS_MAX {
-                if !digests.is_open(&verdict) {
-                    break;
-                }
-                tokio::time::sleep(LOOK_AGAIN).await;
-                let (sender, receiver) = oneshot::channel();
-                shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| {
-                    let gathered = control.gather(false);
-                    crate::task::spawn(async move { _ = sender.send(gathered.await) });
-                })));
-                let Ok(known) = receiver.await else { break };
-                digests.note(&known);
-                verdict = digests.compare(&shared.map());
+/// Looks at all replicas until each that answers has been compared, or long enough.
+fn verdict(control: &Control) -> impl Future<Output = AdminReply> + use<> {
+    let shared = Arc::clone(&control.shared);
+    let first = gather(control, false);
+    async move {
+        let mut digests = Digests::default();
+        digests.note(&first.await);
+        let mut verdict = digests.compare(&shared.cluster.map());
+        for _ in 1..LOOKS_MAX {
+            if !digests.is_open(&verdict) {
+                break;
             }
-            shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| {
-                if let Some(pause) = control.verdicts.answered(Instant::now(), &verdict) {
-                    control.later(pause, Control::begin_check);
-                }
-            })));
-        });
+            tokio::time::sleep(LOOK_AGAIN).await;
+            let (sender, receiver) = oneshot::channel();
+            shared.call(move |control| {
+                let gathered = gather(control, false);
+                crate::task::spawn(async move { _ = sender.send(gathered.await) });
+            });
+            let Ok(known) = receiver.await else { break };
+            digests.note(&known);
+            verdict = digests.compare(&shared.cluster.map());
+        }
+        verdict
     }
 }
 

@@ -7,41 +7,42 @@ use coppice_core::controller::{Effect, Input};
 use coppice_core::machine::directory::DirectoryReply;
 use coppice_core::worker;
 
+use super::Control;
 use super::admin::decide_here;
-use super::growth::{ASK_TIMEOUT, begun, configure, enlist};
-use super::{Control, ToControl};
-use crate::net::rpc::{Question, ask};
-use crate::node::StorageError;
+use super::topology::{ASK_TIMEOUT, begun, configure, enlist};
+use crate::net::question::Question;
+use crate::rpc::ask;
+use crate::start_error::StorageError;
 
 impl Control {
     pub(super) fn perform(&mut self, effect: Effect) {
         let shared = Arc::clone(&self.shared);
         match effect {
             Effect::Worker(worker, worker::Input::Drop(group)) => {
-                self.on_shard_index(worker, move |shard| shard.drop_group(group));
+                self.outbox.on_thread(worker, move |thread| thread.drop_group(group));
             }
-            Effect::Worker(worker, input) => self.on_shard_index(worker, move |shard| shard.input(input)),
+            Effect::Worker(worker, input) => self.outbox.on_thread(worker, move |thread| thread.input(input)),
             Effect::Start(start) => self.start(*start),
             Effect::StateLost(group, lost) => {
-                self.state_lost = Some(StorageError::StateLost { group, trimmed: lost.0 });
+                self.driver.state_lost = Some(StorageError::StateLost { group, trimmed: lost.0 });
             }
             Effect::Remove(group, replica) => self.remove(group, replica),
             Effect::Map(map) => self.use_map(map),
             Effect::Adopt(state) => self.adopt(state.map.clone(), state.settings.clone(), state.users.clone()),
             Effect::AskForMap => self.ask_for_the_map(),
-            Effect::Fetch { fetch, group, from, least } => self.fetch(fetch, group, from, least),
+            Effect::Fetch { fetch, group, from, least } => super::snapshots::fetch(self, fetch, group, from, least),
             Effect::Admit(fetch, may) => {
                 if let Some(waiting) = self.offers.remove(&fetch) {
                     _ = waiting.send(may);
                 }
             }
-            Effect::Survey => self.survey_nodes(),
+            Effect::Survey => super::topology::survey_nodes(self),
             Effect::Leaders(leaders) => {
                 let mut news = false;
-                leaders.into_iter().for_each(|(group, leader)| news |= shared.set_leader(group, Some(leader)));
+                leaders.into_iter().for_each(|(group, leader)| news |= shared.cluster.set_leader(group, Some(leader)));
                 if news {
                     // The workers look at who leads where when their turns begin.
-                    self.on_all_shards(|| |shard: &mut crate::shard::Shard| shard.look());
+                    self.outbox.on_all(|| |thread: &mut crate::worker_thread::WorkerThread| thread.look());
                 }
             }
             Effect::Tell(nodes, state) => {
@@ -66,15 +67,15 @@ impl Control {
                         Ok(_) => {}
                         Err(error) => tracing::debug!(?command, %error, "a step is not decided yet"),
                     }
-                    shared.tell_control(ToControl::Input(Input::Decided { command, is_taken }));
+                    shared.tell(Input::Decided { command, is_taken });
                 });
             }
             Effect::Configure { leader, partition, expected, configuration } => {
                 tracing::info!(%partition, %configuration, "a new configuration is proposed");
-                if shared.identity().is_some_and(|own| own.node == leader) {
+                if shared.own.identity().is_some_and(|own| own.node == leader) {
                     return configure(&shared, partition, expected, configuration);
                 }
-                let address = shared.peer_address(leader).unwrap_or_default();
+                let address = shared.peers.address(leader).unwrap_or_default();
                 crate::task::spawn(async move {
                     let question = Question::Configure { partition, expected, configuration };
                     if let Err(error) = ask(&shared, Some(leader), &address, &question, ASK_TIMEOUT).await {
@@ -82,15 +83,17 @@ impl Control {
                     }
                 });
             }
-            Effect::TransferLeader { leader, partition, to } => self.ask_to_transfer(leader, partition, to),
-            Effect::Assign(node, state) => self.assign_number(node, &state),
+            Effect::TransferLeader { leader, partition, to } => {
+                super::topology::request_transfer(self, leader, partition, to)
+            }
+            Effect::Assign(node, state) => super::topology::assign_number(&self.shared, node, &state),
             Effect::Answer(verb, reply) => self.answer_verb(verb, *reply),
             Effect::Begin(verb, command, plan) => {
-                let Some(reply) = self.verbs.remove(&verb) else { return };
+                let Some(reply) = self.verbs.waiting.remove(&verb) else { return };
                 crate::task::spawn(async move { _ = reply.send(begun(&shared, *command, *plan).await) });
             }
             Effect::Enlist { verb, address, replaces, registers, state, plan } => {
-                let Some(reply) = self.verbs.remove(&verb) else { return };
+                let Some(reply) = self.verbs.waiting.remove(&verb) else { return };
                 crate::task::spawn(async move {
                     _ = reply.send(enlist(&shared, &state, address, (replaces, registers), *plan).await);
                 });
@@ -99,7 +102,7 @@ impl Control {
     }
 
     pub(super) fn answer_verb(&mut self, verb: u64, reply: AdminReply) {
-        if let Some(waiting) = self.verbs.remove(&verb) {
+        if let Some(waiting) = self.verbs.waiting.remove(&verb) {
             _ = waiting.send(reply);
         }
     }

@@ -14,19 +14,16 @@ use coppice_core::replay::{Entry as LogEntry, GroupReplay};
 use coppice_core::replica::Replica;
 use coppice_core::replica_manager::Start;
 use coppice_core::sessions::SessionLimits;
-use coppice_core::settings::ClusterSettings;
 use coppice_core::worker::{Group, Input};
-use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId, Settings};
+use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId};
 
-use super::{Control, ToControl};
+use super::Control;
 use crate::config::Keep;
-use crate::log::{Append, Awaited, Hooks, LogOptions};
-use crate::net::handshake::Purpose;
-use crate::net::link::{Link, Opening};
-use crate::node::StorageError;
-use crate::shard::Shard;
+use crate::log::{Append, DurableWait, Hooks, LogOptions};
+use crate::start_error::StorageError;
+use crate::worker_thread::{core_settings, session_limits};
 
-/// Everything a shard thread needs to host a replica.
+/// Everything a worker thread needs to host a replica.
 pub(super) struct Launch {
     group: PartitionId,
     me: ReplicaId,
@@ -44,7 +41,7 @@ pub(super) struct Launch {
 impl Control {
     /// Opens the log and starts every replica that it knows.
     pub(super) fn open_log(&mut self) -> Result<(), StorageError> {
-        if self.home.identity().is_none() {
+        if self.storage.home.identity().is_none() {
             return Ok(());
         }
         let config = &self.shared.config;
@@ -60,33 +57,33 @@ impl Control {
             busy_poll: config.busy_poll,
             ..LogOptions::default()
         };
-        self.open_checkpoints()?;
+        super::snapshots::open_checkpoints(self)?;
         let hooks = self.hooks();
-        let opened = self.home.open_log(options, hooks)?;
+        let opened = self.storage.home.open_log(options, hooks)?;
         if let Some(cut) = &opened.cut {
             tracing::info!(?cut, "the log ended in a write that was never answered for; it was cut");
         }
-        self.shared.vetting.begins();
-        self.shared.set_claim(opened.claim);
-        self.shared.set_identity(opened.identity);
+        self.shared.own.fence.begins();
+        self.shared.own.set_claim(opened.claim);
+        self.shared.own.set_identity(opened.identity);
         self.tell(controller::Input::Identity(opened.identity.node));
-        let checkpointer = self.checkpoints.as_ref().map(|(_, checkpointer)| Arc::downgrade(checkpointer));
+        let checkpointer = self.storage.checkpoints.as_ref().map(|(_, checkpointer)| Arc::downgrade(checkpointer));
         let checkpointer = checkpointer.unwrap_or_default();
-        for shard in 0..self.shared.shards() {
+        for thread in 0..self.shared.workers.count() {
             let (log, checkpointer) = (opened.writer.log(), checkpointer.clone());
-            self.on_shard_index(shard, move |shard| shard.set_storage(log, checkpointer));
+            self.outbox.on_thread(thread, move |thread| thread.set_storage(log, checkpointer));
         }
-        self.log = Some(opened.writer);
+        self.storage.log = Some(opened.writer);
         self.link_to_seeds();
-        let kept = self.home.read_map().and_then(|kept| postcard::from_bytes::<Kept>(&kept).ok());
+        let kept = self.storage.home.read_map().and_then(|kept| postcard::from_bytes::<SavedMap>(&kept).ok());
         let kept = kept.filter(|(map, ..)| map.check().is_ok());
         match &kept {
             Some((_, pairs, users)) => {
-                self.take_settings(pairs);
+                self.settings.take(pairs);
                 self.tell_settings();
-                _ = self.shared.set_access(Access::new(users.clone()));
+                _ = self.shared.cluster.set_access(Access::new(users.clone()));
             }
-            None => _ = self.shared.set_access(Access::unknown()),
+            None => _ = self.shared.cluster.set_access(Access::unknown()),
         }
         for (group, replay) in opened.replay.groups {
             self.restart(PartitionId(group.0), replay)?;
@@ -104,21 +101,21 @@ impl Control {
         if let Some((map, ..)) = kept {
             self.tell(controller::Input::Map(Arc::new(map)));
         }
-        match self.home.read_copy() {
+        match self.storage.home.read_copy() {
             Some(text) => {
                 self.shared.was_found_out(&text);
                 self.stop_as_copy();
             }
-            None => self.await_vetting(),
+            None => self.await_fence(),
         }
         Ok(())
     }
 
     /// What was found on the disk says nothing before the other nodes of its groups have let this process in, or could
     /// not be reached for an election timeout.
-    fn await_vetting(&self) {
-        let own = self.shared.identity().map(|identity| identity.node);
-        let map = self.shared.map();
+    fn await_fence(&self) {
+        let own = self.shared.own.identity().map(|identity| identity.node);
+        let map = self.shared.cluster.map();
         let running = self.controller.replicas().running();
         let here = |entry: &&Entry| running.contains_key(&entry.partition);
         let mut nodes: BTreeSet<NodeId> =
@@ -127,11 +124,11 @@ impl Control {
             nodes.extend((1..=self.shared.config.seeds.len() as u32).map(NodeId));
         }
         nodes.retain(|node| Some(*node) != own);
-        self.shared.vetting.expects(nodes.into_iter());
-        let (shared, timeout) = (Arc::clone(&self.shared), self.settings.election_timeout);
+        self.shared.own.fence.expects(nodes.into_iter());
+        let (shared, timeout) = (Arc::clone(&self.shared), self.settings.values.election_timeout);
         crate::task::spawn(async move {
             tokio::time::sleep(timeout).await;
-            let missing = shared.vetting.ends();
+            let missing = shared.own.fence.ends();
             if !missing.is_empty() {
                 tracing::info!(?missing, "nodes that could not be asked whether this one is a copy");
             }
@@ -140,27 +137,27 @@ impl Control {
 
     /// Another node says that this one runs on a copy of its directory: nothing here takes part in anything any more.
     /// That is written down, so that no later start on this directory has to be told again.
-    pub(crate) fn stop_as_copy(&mut self) {
-        if let Some(text) = self.shared.vetting.copy()
-            && let Err(error) = self.home.write_copy(&text)
+    pub(super) fn stop_as_copy(&mut self) {
+        if let Some(text) = self.shared.own.fence.copy()
+            && let Err(error) = self.storage.home.write_copy(&text)
         {
             tracing::warn!(%error, "the mark that this directory is a copy cannot be written");
         }
-        for shard in 0..self.shared.shards() {
-            self.on_shard_index(shard, move |shard| {
-                let groups: Vec<PartitionId> = shard.worker.groups().keys().copied().collect();
-                groups.into_iter().for_each(|group| shard.drop_group(group));
+        for thread in 0..self.shared.workers.count() {
+            self.outbox.on_thread(thread, move |thread| {
+                let groups: Vec<PartitionId> = thread.worker.groups().keys().copied().collect();
+                groups.into_iter().for_each(|group| thread.drop_group(group));
             });
         }
         for group in self.controller.replicas().running().keys() {
-            self.shared.set_leader(*group, None);
+            self.shared.cluster.set_leader(*group, None);
         }
     }
 
     /// After a crash between a removal and the end of its deletion. One that stays takes room, and is tried again at
     /// the next start.
     fn delete_stale_checkpoints(&self) {
-        let Some((checkpoints, _)) = &self.checkpoints else { return };
+        let Some((checkpoints, _)) = &self.storage.checkpoints else { return };
         for group in self.controller.replicas().stale(checkpoints.partitions().unwrap_or_default()) {
             match checkpoints.remove(group) {
                 Ok(()) => tracing::info!(partition = %group, "checkpoints of a removed replica were deleted"),
@@ -181,9 +178,9 @@ impl Control {
     fn hooks(&self) -> Hooks {
         let shared = Arc::clone(&self.shared);
         let metrics = shared.metrics.log();
-        let flush = Arc::clone(&self.flush);
+        let flush = Arc::clone(&self.storage.flush);
         let failed = Arc::clone(&self.failed);
-        let mut by_shard: Vec<Vec<(PartitionId, coppice_ordering::Lsn)>> = vec![Vec::new(); shared.shards()];
+        let mut by_worker: Vec<Vec<(PartitionId, coppice_ordering::Lsn)>> = vec![Vec::new(); shared.workers.count()];
         Hooks {
             flushed: Box::new(move |flushed| {
                 metrics.flushed(flushed.took, flushed.records as u64);
@@ -192,17 +189,16 @@ impl Control {
                 // Before the completions: a vote never leaves ahead of the position that it raised.
                 shared.set_durable_lsn(flushed.durable_lsn);
                 for &(group, lsn) in flushed.completions {
-                    let of_shard = &mut by_shard[group.0 as usize % shared.shards()];
+                    let of_worker = &mut by_worker[shared.workers.owner(group)];
                     let group = PartitionId(group.0);
-                    match of_shard.last_mut() {
+                    match of_worker.last_mut() {
                         // Completions of a group ascend: the last one says it all.
                         Some(last) if last.0 == group => last.1 = last.1.max(lsn),
-                        _ => of_shard.push((group, lsn)),
+                        _ => of_worker.push((group, lsn)),
                     }
                 }
-                for (at, durable) in by_shard.iter_mut().enumerate().filter(|(_, durable)| !durable.is_empty()) {
-                    shared.durable_upto(at).raise(durable);
-                    shared.sender(at).ring();
+                for (at, durable) in by_worker.iter_mut().enumerate().filter(|(_, durable)| !durable.is_empty()) {
+                    shared.workers.raise_durable(at, durable);
                 }
             }),
             failed: Box::new(move |failure| failed(failure.to_string())),
@@ -217,30 +213,30 @@ impl Control {
             }
             None => None,
         };
-        let loaded = if created.is_some() { self.load_checkpoint(group)? } else { None };
+        let loaded = if created.is_some() { super::snapshots::load_checkpoint(self, group)? } else { None };
         let removed = replay.removed;
         self.tell(controller::Input::Recovered(Box::new(RecoveredReplica { group, removed, created, loaded, replay })));
-        self.state_lost.take().map_or(Ok(()), Err)
+        self.driver.state_lost.take().map_or(Ok(()), Err)
     }
 
     /// Writes down that this replica exists, before it does anything. It does not wait for that: whatever it writes
     /// later is durable only together with its create request. Others may have to, for what is to outlive a crash
     /// beside it.
-    fn log_create(&self, start: &Start) -> Option<Awaited> {
-        let log = self.log.as_ref()?;
+    fn log_create(&self, start: &Start) -> Option<DurableWait> {
+        let log = self.storage.log.as_ref()?;
         let body = Bytes::from(postcard::to_stdvec(&start.create).expect("a create request is plain data"));
         let created = LogEntry::Created { group: PartitionId(start.group.0), replica: start.me, create: body };
         log.log().append_awaited(vec![Append { entry: created, lsn: None, lazy: false }]).ok()
     }
 
     /// Tells the controller when the create request is durable.
-    fn await_create(&self, (group, me): (PartitionId, ReplicaId), logged: Awaited) {
+    fn await_create(&self, (group, me): (PartitionId, ReplicaId), logged: DurableWait) {
         let shared = Arc::clone(&self.shared);
         let waiting = std::thread::Builder::new().name(format!("create-{group}"));
         let spawned = waiting.spawn(move || {
             // A log that has stopped ends the process.
             if logged.wait().is_ok() {
-                shared.tell_control(ToControl::Input(controller::Input::CreateDurable(group, me)));
+                shared.tell(controller::Input::CreateDurable(group, me));
             }
         });
         if let Err(error) = spawned {
@@ -250,14 +246,14 @@ impl Control {
     }
 
     fn launch(&self, start: Start) -> Launch {
-        let identity = self.shared.identity().expect("replicas start after the identity is known");
+        let identity = self.shared.own.identity().expect("replicas start after the identity is known");
         let Start { group, me, create, recovered, machine, snapshot, campaign_first, .. } = start;
         let config = Config {
             id: me,
             configuration: create.configuration(),
             seed: crate::random::draw(),
             incarnation: identity.incarnation,
-            settings: core_settings(&self.settings),
+            settings: core_settings(&self.settings.values),
             campaign_first,
         };
         Launch {
@@ -268,9 +264,9 @@ impl Control {
             recovered,
             machine,
             snapshot,
-            speculation: self.settings.speculation,
-            digest_interval: self.settings.digest_interval,
-            session_limits: self.told.then(|| session_limits(&self.settings)),
+            speculation: self.settings.values.speculation,
+            digest_interval: self.settings.values.digest_interval,
+            session_limits: self.settings.told.then(|| session_limits(&self.settings.values)),
         }
     }
 
@@ -279,7 +275,7 @@ impl Control {
         if start.is_new && create.is_none() {
             return;
         }
-        if let (Some(upto), Some(log)) = (start.trim_upto, &self.log) {
+        if let (Some(upto), Some(log)) = (start.trim_upto, &self.storage.log) {
             let entry = LogEntry::Trimmed { group: PartitionId(start.group.0), upto };
             // A log that has stopped ends the process.
             _ = log.log().append(vec![Append { entry, lsn: None, lazy: true }]);
@@ -295,10 +291,10 @@ impl Control {
         }
         let launch = self.launch(start);
         let metrics = self.shared.metrics.partition(launch.group);
-        self.on_shard(launch.group, move |shard| {
+        self.outbox.on_owner(launch.group, move |thread| {
             let Launch { group, me, nodes, config, recovered, machine, snapshot, speculation, .. } = launch;
             let mut effects = Vec::new();
-            let now = shard.now();
+            let now = thread.now();
             let executing = ExecutorSettings {
                 deferred: true,
                 step_work_max: STEP_WORK_MAX,
@@ -315,14 +311,14 @@ impl Control {
             }
             replica.executor_mut().set_digest_interval(launch.digest_interval);
             launch.session_limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
-            shard.host(Group::new(replica, nodes), effects, metrics);
+            thread.host(Group::new(replica, nodes), effects, metrics);
             failpoint!("control.hosted");
         });
     }
 
     /// Uses `map` if it is newer: links to its nodes, replicas that it names for this node, and no others.
     pub(super) fn adopt(&mut self, map: PartitionMap, settings: BTreeMap<String, String>, users: Users) {
-        if map.check().is_err() || map.version < self.shared.map().version {
+        if map.check().is_err() || map.version < self.shared.cluster.map().version {
             return;
         }
         self.apply_settings(&settings);
@@ -333,8 +329,8 @@ impl Control {
 
     /// The controller uses this map: so do the links, and the next start.
     pub(super) fn use_map(&mut self, map: Arc<PartitionMap>) {
-        _ = self.shared.set_map(Arc::clone(&map));
-        let own = self.shared.identity().map(|identity| identity.node);
+        _ = self.shared.cluster.set_map(Arc::clone(&map));
+        let own = self.shared.own.identity().map(|identity| identity.node);
         for node in map.nodes.iter().filter(|node| Some(node.id) != own) {
             if node.state == NodeState::Removed || node.addresses.peer.is_empty() {
                 self.unlink(node.id);
@@ -345,9 +341,10 @@ impl Control {
         if own.and_then(|own| map.node(own)).is_some_and(|node| node.state == NodeState::Removed) {
             tracing::warn!("this node was removed from its cluster: it may be stopped, and its data directory deleted");
         }
-        let kept: Kept = ((*map).clone(), self.pairs.clone(), self.shared.access().users().clone());
+        let kept: SavedMap =
+            ((*map).clone(), self.settings.pairs.clone(), self.shared.cluster.access().users().clone());
         let kept = postcard::to_stdvec(&kept).expect("a map is plain data");
-        if let Err(error) = self.home.write_map(&kept) {
+        if let Err(error) = self.storage.home.write_map(&kept) {
             tracing::warn!(%error, "the partition map was not kept for the next start");
         }
         failpoint!("control.map_kept");
@@ -355,30 +352,30 @@ impl Control {
         failpoint!("control.map_adopted");
     }
 
-    /// No shard keeps a link to a node that is none any more.
+    /// No worker thread keeps a link to a node that is none any more.
     fn unlink(&self, node: NodeId) {
-        for shard in 0..self.shared.shards() {
-            self.on_shard_index(shard, move |shard| {
-                shard.input(Input::Answers(node, false));
-                if let Some(link) = shard.links.remove(&node) {
+        for thread in 0..self.shared.workers.count() {
+            self.outbox.on_thread(thread, move |thread| {
+                thread.input(Input::Answers(node, false));
+                if let Some(link) = thread.links.remove(&node) {
                     link.close();
                 }
             });
         }
     }
 
-    /// Every shard keeps a link to every other node.
+    /// Every worker thread keeps a link to every other node.
     pub(super) fn link(&self, node: NodeId, address: &str) {
-        if self.shared.identity().is_none_or(|own| own.node == node) {
+        if self.shared.own.identity().is_none_or(|own| own.node == node) {
             return;
         }
         let address = self.shared.config.dial_override.get(&node.0).cloned().or_else(|| address.parse().ok());
         let Some(address) = address else { return };
         // Questions and snapshots take the same way as the links.
-        self.shared.set_peer_address(node, &address.to_string());
-        for shard in 0..self.shared.shards() {
+        self.shared.peers.set_address(node, &address.to_string());
+        for thread in 0..self.shared.workers.count() {
             let address = address.clone();
-            self.on_shard_index(shard, move |shard| shard.link_to(node, address));
+            self.outbox.on_thread(thread, move |thread| thread.link_to(node, address));
         }
     }
 
@@ -386,127 +383,49 @@ impl Control {
     pub(super) fn remove(&mut self, group: PartitionId, replica: ReplicaId) {
         let entry = LogEntry::Removed { group: PartitionId(group.0), replica };
         let removed = vec![Append { entry, lsn: None, lazy: false }];
-        let logged = self.log.as_ref().map(|log| log.log().append_awaited(removed));
+        let logged = self.storage.log.as_ref().map(|log| log.log().append_awaited(removed));
         failpoint!("control.removed");
-        self.shared.set_leader(group, None);
+        self.shared.cluster.set_leader(group, None);
         self.shared.metrics.forget_partition(group);
         // A log that has stopped ends the process; the next start finds the replica as it was.
         if let Some(Ok(logged)) = logged {
-            self.delete_checkpoints(group, logged);
+            super::snapshots::delete_checkpoints(self, group, logged);
         }
         tracing::info!(partition = %group, %replica, "the replica here was removed");
-    }
-
-    /// Whether these settings differ from those in use. Those of a version that knows more are not used.
-    fn take_settings(&mut self, pairs: &BTreeMap<String, String>) -> bool {
-        if *pairs == self.pairs {
-            return false;
-        }
-        self.pairs = pairs.clone();
-        let Ok(settings) = ClusterSettings::of_pairs(pairs) else {
-            tracing::warn!("the directory holds settings that this version does not know; the known ones stay");
-            return false;
-        };
-        let differ = settings != self.settings;
-        self.settings = settings;
-        differ
     }
 
     /// Goes by these users from now on, and so do the connections that stand.
     fn apply_users(&mut self, users: Users) {
         // Unknown users are nobody's, although they look like none.
-        if users == *self.shared.access().users() && self.shared.map().version.0 > 0 {
+        if users == *self.shared.cluster.access().users() && self.shared.cluster.map().version.0 > 0 {
             return;
         }
-        let access = self.shared.set_access(Access::new(users));
+        let access = self.shared.cluster.set_access(Access::new(users));
         tracing::info!(on = access.is_on(), users = access.users().len(), "access control follows the directory");
-        for shard in 0..self.shared.shards() {
+        for thread in 0..self.shared.workers.count() {
             let access = Arc::clone(&access);
-            self.on_shard_index(shard, move |shard| shard.apply_access(&access));
+            self.outbox.on_thread(thread, move |thread| thread.apply_access(&access));
         }
     }
 
     /// Uses the cluster's settings, as the directory has them.
     pub(super) fn apply_settings(&mut self, pairs: &BTreeMap<String, String>) {
-        let told = std::mem::replace(&mut self.told, true);
-        if !self.take_settings(pairs) && told {
+        let told = std::mem::replace(&mut self.settings.told, true);
+        if !self.settings.take(pairs) && told {
             return;
         }
-        let settings = &self.settings;
-        for shard in 0..self.shared.shards() {
+        let settings = &self.settings.values;
+        for thread in 0..self.shared.workers.count() {
             let settings = settings.clone();
-            self.on_shard_index(shard, move |shard| shard.apply_settings(&settings));
+            self.outbox.on_thread(thread, move |thread| thread.apply_settings(&settings));
         }
         self.tell_settings();
     }
 
     fn tell_settings(&mut self) {
-        self.tell(controller::Input::Settings(Arc::new(self.settings.clone())));
+        self.tell(controller::Input::Settings(Arc::new(self.settings.values.clone())));
     }
 }
 
 /// What a node keeps for its next start: the map, and the settings and users as the directory had them.
-type Kept = (PartitionMap, BTreeMap<String, String>, Users);
-
-/// The core's settings from the cluster's.
-pub(crate) fn core_settings(settings: &ClusterSettings) -> Settings {
-    Settings {
-        batch_bytes_max: settings.batch_bytes_max as usize,
-        batch_delay_max: settings.batch_delay_max,
-        window: settings.window,
-        window_bytes_max: settings.window_bytes_max as usize,
-        heartbeat_interval: settings.heartbeat_interval,
-        quiesce_heartbeat_interval: settings.quiesce_heartbeat_interval,
-        election_timeout: settings.election_timeout,
-        apply_lag_max: u64::from(settings.apply_lag_max),
-        ..Settings::default()
-    }
-}
-
-fn session_limits(settings: &ClusterSettings) -> SessionLimits {
-    SessionLimits {
-        expiry_instances: settings.session_expiry,
-        sessions_max: settings.sessions_max as usize,
-        bytes_max: settings.session_bytes_max as usize,
-        ..SessionLimits::default()
-    }
-}
-
-impl Shard {
-    /// Uses other settings from now on.
-    pub(super) fn apply_settings(&mut self, settings: &ClusterSettings) {
-        for group in self.worker.groups_mut().values_mut() {
-            group.replica.paxos_mut().set_settings(core_settings(settings));
-            group.replica.executor_mut().set_speculation(settings.speculation);
-            group.replica.set_session_limits(session_limits(settings));
-            group.replica.executor_mut().set_digest_interval(settings.digest_interval);
-        }
-        self.input(Input::Settings(Arc::new(settings.clone())));
-        self.set_tuning(settings);
-    }
-
-    /// Keeps a link to `node` at `address`.
-    pub(super) fn link_to(&mut self, node: NodeId, address: crate::config::Address) {
-        if let Some(link) = self.links.get(&node) {
-            return link.set_address(address);
-        }
-        if self.shared.identity().is_none() {
-            return;
-        }
-        let (judging, vetting) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
-        let opening = Opening {
-            hello: judging.hello(Purpose::Messages, Some(node)),
-            tls: judging.tls().cloned(),
-            judge: Box::new(move |them| judging.judge(them)),
-            vetted: Box::new(move |said| match said {
-                Ok(()) => vetting.vetting.let_in(node),
-                Err(text) => vetting.found_out(node, text),
-            }),
-        };
-        let link = Link::new(node, address);
-        let shard = self.this();
-        let gone = move |node| shard.borrow_mut().tell_gone(node);
-        crate::task::spawn(std::rc::Rc::clone(&link).run(opening, gone));
-        self.links.insert(node, link);
-    }
-}
+type SavedMap = (PartitionMap, BTreeMap<String, String>, Users);

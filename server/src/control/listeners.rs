@@ -1,4 +1,4 @@
-//! Doors of a node: who connects is greeted here, then handed to the shard that serves it.
+//! The ports of a node: who connects is greeted here, then handed to the worker thread that serves it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,15 +14,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::AbortHandle;
 
-use super::ToControl;
-use crate::mailbox::Lane;
+use super::Handle;
+use crate::mailbox::Priority;
+use crate::messages::ToControl;
 use crate::metrics::Queue;
 use crate::net::handshake::{self, HELLO_BYTES_MAX, Objection, PEER_PROTOCOL, PeerWelcome, Presence, Purpose};
 use crate::net::peer_frame;
-use crate::net::rpc::{Answer, Asker, Question, refusal_text};
+use crate::net::question::{Answer, Asker, Question, refusal_text};
 use crate::net::ungreeted::Ungreeted;
-use crate::shard::ToShard;
 use crate::shared::Shared;
+use crate::worker_thread::ToWorker;
 
 /// Client connections beyond the limit for as long as others that give way to them are being closed.
 const CLOSING_MAX: usize = 64;
@@ -40,8 +41,8 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Serves both doors on this thread.
-    pub(super) fn serve(self, shared: &Arc<Shared>) -> std::io::Result<()> {
+    /// Serves both ports on this thread.
+    pub(super) fn serve(self, shared: &Arc<Handle>) -> std::io::Result<()> {
         self.native.set_nonblocking(true)?;
         self.peer.set_nonblocking(true)?;
         crate::task::spawn(clients(Arc::clone(shared), TcpListener::from_std(self.native)?));
@@ -54,22 +55,22 @@ impl Listeners {
 /// only the slow are in its way.
 const HANDSHAKES_MAX: usize = 256;
 
-/// Accepts clients, one shard after the other.
-pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
+/// Accepts clients, one worker thread after the other.
+pub(crate) async fn clients(shared: Arc<Handle>, listener: TcpListener) {
     let mut next = 0;
     let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let Some((stream, _)) = accept(&listener, shared.config.keepalive).await else { continue };
         leave_little_unsent(&stream);
-        // A full shard makes way by closing others, which takes a moment.
-        if shared.connections() >= shared.config.limits.connections + CLOSING_MAX {
-            shared.metrics.shard(0).rejected(Queue::Connections);
+        // A full worker thread makes way by closing others, which takes a moment.
+        if shared.usage.connections() >= shared.config.limits.connections + CLOSING_MAX {
+            shared.metrics.worker(0).rejected(Queue::Connections);
             continue;
         }
-        let (shard, place) = (next % shared.shards(), Place::take(&shared));
+        let (thread, place) = (next % shared.workers.count(), Place::take(&shared));
         next += 1;
         if shared.tls().is_none() {
-            place.give(Channel::Plain(stream), shard);
+            place.give(Channel::Plain(stream), thread);
             continue;
         }
         handshakes.retain(|handshake| !handshake.is_finished());
@@ -81,35 +82,35 @@ pub(crate) async fn clients(shared: Arc<Shared>, listener: TcpListener) {
         let handshake = crate::task::spawn(async move {
             let timeout = place.0.config.handshake_timeout;
             if let Ok(Some(channel)) = tokio::time::timeout(timeout, secure(&place.0, stream)).await {
-                place.give(channel, shard);
+                place.give(channel, thread);
             }
         });
         handshakes.push_back(handshake.abort_handle());
     }
 }
 
-/// A connection of a client, counted until it is dropped or given to a shard.
-struct Place(Arc<Shared>);
+/// A connection of a client, counted until it is dropped or given to a worker thread.
+struct Place(Arc<Handle>);
 
 impl Place {
-    fn take(shared: &Arc<Shared>) -> Place {
-        shared.connection_opened();
+    fn take(shared: &Arc<Handle>) -> Place {
+        shared.usage.connection_opened();
         Place(Arc::clone(shared))
     }
 
-    /// The shard counts it from now on.
-    fn give(self, channel: Channel, shard: usize) {
+    /// The worker thread counts it from now on.
+    fn give(self, channel: Channel, thread: usize) {
         let Ok(stream) = channel.park() else { return };
-        match self.0.sender(shard).push(Lane::Client, ToShard::Client(stream)) {
-            Ok(()) => self.0.connection_opened(),
-            Err(_) => self.0.metrics.shard(shard).rejected(Queue::Mailbox),
+        match self.0.workers.push(thread, Priority::Client, ToWorker::Client(stream)) {
+            Ok(()) => self.0.usage.connection_opened(),
+            Err(_) => self.0.metrics.worker(thread).rejected(Queue::Mailbox),
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.connection_closed();
+        self.0.usage.connection_closed();
     }
 }
 
@@ -161,23 +162,23 @@ const QUESTION_BYTES_MAX: usize = 4 << 20;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Accepts nodes. Whoever has proved to be one is served for what it came.
-pub(crate) async fn nodes(shared: Arc<Shared>, listener: TcpListener) {
+pub(crate) async fn nodes(shared: Arc<Handle>, listener: TcpListener) {
     let mut next = 0;
     let ungreeted: Rc<RefCell<Ungreeted<AbortHandle>>> = Rc::default();
     let places = Rc::new(Places::default());
     loop {
         let Some((stream, from)) = accept(&listener, shared.config.keepalive).await else { continue };
-        let shard = next % shared.shards();
+        let thread = next % shared.workers.count();
         next += 1;
         let (shared, places, crowd) = (Arc::clone(&shared), Rc::clone(&places), Rc::clone(&ungreeted));
         let greeting = crate::task::spawn(async move {
             let timeout = shared.config.handshake_timeout;
-            if let Ok(Some(proven)) = tokio::time::timeout(timeout, greet(&shared, stream)).await {
+            if let Ok(Some(peer)) = tokio::time::timeout(timeout, greet(&shared, stream)).await {
                 // A stranger can greet too, as one that belongs to no cluster.
-                if proven.purpose != Purpose::Forming {
+                if peer.purpose != Purpose::Forming {
                     crowd.borrow_mut().greeted(from.ip());
                 }
-                crate::task::spawn(serve(shared, proven, shard, places));
+                crate::task::spawn(serve(shared, peer, thread, places));
             }
         });
         let surplus = ungreeted.borrow_mut().add(from.ip(), greeting.abort_handle(), AbortHandle::is_finished);
@@ -200,7 +201,7 @@ impl Default for Places {
 }
 
 /// A connection whose ends have said who they are.
-pub(super) struct Proven {
+pub(super) struct ProvenPeer {
     /// The connection.
     pub stream: Channel,
     /// Came behind the greeting.
@@ -212,7 +213,7 @@ pub(super) struct Proven {
 }
 
 /// Hears who is calling and says who answers, or refuses.
-async fn greet(shared: &Shared, stream: TcpStream) -> Option<Proven> {
+async fn greet(shared: &Shared, stream: TcpStream) -> Option<ProvenPeer> {
     let mut stream = secure_node(shared, stream).await?;
     let mut decoder = FrameDecoder::new(HELLO_BYTES_MAX);
     let frame = match handshake::read_frame(&mut stream, &mut decoder).await {
@@ -223,10 +224,10 @@ async fn greet(shared: &Shared, stream: TcpStream) -> Option<Proven> {
         }
         Err(_) => return None,
     };
-    let own = shared.presence();
+    let own = shared.own.presence();
     let judged = handshake::read_hello(&frame).map_err(Objection::from).and_then(|hello| {
         let judged = handshake::certified(&hello, stream.names());
-        let judged = judged.and_then(|()| handshake::admit(&hello, own.as_ref(), &shared.map()));
+        let judged = judged.and_then(|()| handshake::admit(&hello, own.as_ref(), &shared.cluster.map()));
         let judged = judged.map_err(Objection::from);
         let judged = judged.and_then(|()| match &hello.from {
             Some(them) if hello.purpose != Purpose::Forming => shared.judge(them),
@@ -242,7 +243,7 @@ async fn greet(shared: &Shared, stream: TcpStream) -> Option<Proven> {
         Ok(hello) => {
             let welcome = PeerWelcome { protocol: PEER_PROTOCOL, from: own };
             stream.write_all(&handshake::frame_of(peer_frame::WELCOME, &welcome)).await.ok()?;
-            Some(Proven { stream, received: decoder.into_rest(), purpose: hello.purpose, from: hello.from })
+            Some(ProvenPeer { stream, received: decoder.into_rest(), purpose: hello.purpose, from: hello.from })
         }
         Err(objection) => {
             say_no(stream, objection.frame()).await;
@@ -251,35 +252,39 @@ async fn greet(shared: &Shared, stream: TcpStream) -> Option<Proven> {
     }
 }
 
-async fn serve(shared: Arc<Shared>, proven: Proven, shard: usize, places: Rc<Places>) {
-    if proven.purpose == Purpose::Messages {
-        let Proven { stream, received, from: Some(them), .. } = proven else { return };
+async fn serve(shared: Arc<Handle>, peer: ProvenPeer, thread: usize, places: Rc<Places>) {
+    if peer.purpose == Purpose::Messages {
+        let ProvenPeer { stream, received, from: Some(them), .. } = peer else { return };
         let Ok(stream) = stream.park() else { return };
-        let place = shared.places().take(them.node);
-        let input = ToShard::Peer { node: them.node, life: them.claim.life, stream, received, place };
+        let slot = shared.peer_slots().take(them.node);
+        let input = ToWorker::Peer { node: them.node, boot_id: them.claim.boot_id, stream, received, slot };
         // A full mailbox closes the connection; the other node tries again.
-        _ = shared.sender(shard).push(Lane::Client, input);
+        _ = shared.workers.push(thread, Priority::Client, input);
         return;
     }
-    let of_cluster = proven.purpose != Purpose::Forming;
+    let of_cluster = peer.purpose != Purpose::Forming;
     let places = if of_cluster { &places.questions } else { &places.forming };
     let Ok(_permit) = places.try_acquire() else {
-        return refuse(proven.stream, "this node answers too many questions already").await;
+        return refuse(peer.stream, "this node answers too many questions already").await;
     };
-    match proven.purpose {
-        Purpose::Snapshot => super::snapshots::send(&shared, proven).await,
-        _ => answer(&shared, proven).await,
+    match peer.purpose {
+        Purpose::Snapshot => super::snapshots::send(&shared, peer).await,
+        _ => answer(&shared, peer).await,
     }
 }
 
 /// The first frame behind the greeting.
-pub(super) async fn first_frame(shared: &Shared, proven: &mut Proven, (kind, bytes_max): (u8, usize)) -> Option<Frame> {
+pub(super) async fn first_frame(
+    shared: &Shared,
+    peer: &mut ProvenPeer,
+    (kind, bytes_max): (u8, usize),
+) -> Option<Frame> {
     let mut decoder = FrameDecoder::new(bytes_max);
-    decoder.feed(&std::mem::take(&mut proven.received));
-    let reading = handshake::read_frame(&mut proven.stream, &mut decoder);
+    decoder.feed(&std::mem::take(&mut peer.received));
+    let reading = handshake::read_frame(&mut peer.stream, &mut decoder);
     let frame = tokio::time::timeout(shared.config.handshake_timeout, reading).await.ok()?.ok()?;
     if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
-        let node = proven.from.map(|them| them.node).unwrap_or_default();
+        let node = peer.from.map(|them| them.node).unwrap_or_default();
         let reason = refusal_text(&frame.body);
         tracing::warn!(%node, %reason, "another node refuses this one");
         return None;
@@ -314,13 +319,13 @@ fn leave_little_unsent(stream: &TcpStream) {
     }
 }
 
-async fn answer(shared: &Arc<Shared>, mut proven: Proven) {
+async fn answer(shared: &Arc<Handle>, mut peer: ProvenPeer) {
     let wanted = (peer_frame::CONTROL, QUESTION_BYTES_MAX);
-    let Some(frame) = first_frame(shared, &mut proven, wanted).await else { return };
+    let Some(frame) = first_frame(shared, &mut peer, wanted).await else { return };
     let Ok(question) = postcard::from_bytes::<Question>(&frame.body) else {
-        return refuse(proven.stream, "the question cannot be read").await;
+        return refuse(peer.stream, "the question cannot be read").await;
     };
-    let Proven { mut stream, purpose, from, .. } = proven;
+    let ProvenPeer { mut stream, purpose, from, .. } = peer;
     let (sender, receiver) = oneshot::channel();
     shared.tell_control(ToControl::Question {
         asker: Box::new(Asker { purpose, from }),

@@ -2,7 +2,7 @@
 //! node believes that is cut off from them may be long past, and what it is asked for it cannot carry out.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use coppice_client::map::{Entry, PartitionMap, Role};
 use coppice_client::wire::control::AdminError;
@@ -10,8 +10,10 @@ use coppice_client::wire::{AdminReply, AdminRequest, NodeId};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::{Control, ToControl};
-use crate::net::rpc::{Answer, Question, ask};
+use super::coalesced;
+use super::{Control, Handle};
+use crate::net::question::{Answer, Question};
+use crate::rpc::ask;
 use crate::shared::Shared;
 
 /// How long a voter may take to say that it is there; the majority decides, so those that are gone are not waited for.
@@ -26,70 +28,61 @@ pub(super) fn is_majority(map: &PartitionMap, answers: impl Fn(NodeId) -> bool) 
     map.directory.as_ref().is_some_and(|entry| matches!(voters(entry), (up, all) if up > all / 2))
 }
 
-impl Control {
-    /// Carries a client's verb out, if this node may speak for the cluster.
-    pub(super) fn answer_operator(
-        &mut self,
-        by: Option<String>,
-        request: AdminRequest,
-        reply: oneshot::Sender<AdminReply>,
-    ) {
-        // All others are about the node that is asked, or there is no cluster yet.
-        if !request.properties().needs_majority {
-            return self.answer_if_allowed(by, request, reply);
-        }
-        let (sender, heard) = oneshot::channel();
-        if let Some(pause) = self.majority.ask(Instant::now(), sender) {
-            self.later(pause, Control::probe);
-        }
-        let shared = Arc::clone(&self.shared);
-        crate::task::spawn(async move {
-            match heard.await {
-                Ok(true) => shared.tell_control(ToControl::Call(Box::new(|control: &mut Control| {
-                    control.answer_if_allowed(by, request, reply);
-                }))),
-                Ok(false) => _ = reply.send(AdminReply::Failed(alone(&shared))),
-                // The node is stopping.
-                Err(_) => {}
-            }
-        });
+/// Carries a client's verb out, if this node may speak for the cluster.
+pub(super) fn answer_operator(
+    control: &mut Control,
+    by: Option<String>,
+    request: AdminRequest,
+    reply: oneshot::Sender<AdminReply>,
+) {
+    // All others are about the node that is asked, or there is no cluster yet.
+    if !request.properties().needs_majority {
+        return answer_if_allowed(control, by, request, reply);
     }
+    let (sender, heard) = oneshot::channel();
+    let make = |control: &Control| {
+        let shared = Arc::clone(&control.shared);
+        async move { hears_majority(&shared).await }
+    };
+    coalesced::ask(control, |questions| &mut questions.majority, make, sender);
+    let shared = Arc::clone(&control.shared);
+    crate::task::spawn(async move {
+        match heard.await {
+            Ok(true) => shared.call(|control| {
+                answer_if_allowed(control, by, request, reply);
+            }),
+            Ok(false) => _ = reply.send(AdminReply::Failed(alone(&shared))),
+            // The node is stopping.
+            Err(_) => {}
+        }
+    });
+}
 
-    /// Judges a verb again, by the users of this moment. While it waited, the node may have joined a cluster that has
-    /// users, and `by` may have lost a role.
-    fn answer_if_allowed(&mut self, by: Option<String>, request: AdminRequest, reply: oneshot::Sender<AdminReply>) {
-        if self.shared.access().still_allows(by.as_deref(), &request) {
-            return self.answer_admin(by, request, reply);
-        }
-        let by = by.as_deref().unwrap_or("whoever connects without credentials");
-        tracing::warn!(by, "an operator's verb is denied: the users were changed while it waited");
-        let text = format!("{by} may not do that: the users were changed while the verb waited");
-        _ = reply.send(AdminReply::Failed(AdminError::Refused(text)));
+/// Judges a verb again, by the users of this moment. While it waited, the node may have joined a cluster that has
+/// users, and `by` may have lost a role.
+fn answer_if_allowed(
+    control: &mut Control,
+    by: Option<String>,
+    request: AdminRequest,
+    reply: oneshot::Sender<AdminReply>,
+) {
+    if control.shared.cluster.access().still_allows(by.as_deref(), &request) {
+        return control.answer_admin(by, request, reply);
     }
-
-    /// Asks the directory's voters.
-    fn probe(&mut self) {
-        self.majority.begins();
-        let shared = Arc::clone(&self.shared);
-        crate::task::spawn(async move {
-            let heard = hears_majority(&shared).await;
-            shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| {
-                if let Some(pause) = control.majority.answered(Instant::now(), &heard) {
-                    control.later(pause, Control::probe);
-                }
-            })));
-        });
-    }
+    let by = by.as_deref().unwrap_or("whoever connects without credentials");
+    tracing::warn!(by, "an operator's verb is denied: the users were changed while it waited");
+    let text = format!("{by} may not do that: the users were changed while the verb waited");
+    _ = reply.send(AdminReply::Failed(AdminError::Refused(text)));
 }
 
 /// Whether a majority of the directory's voters answers, this node included.
-async fn hears_majority(shared: &Arc<Shared>) -> bool {
-    let Some(own) = shared.identity() else { return false };
-    let map = shared.map();
+async fn hears_majority(shared: &Arc<Handle>) -> bool {
+    let Some(own) = shared.own.identity() else { return false };
+    let map = shared.cluster.map();
     let voters = map.directory.iter().flat_map(|entry| &entry.replicas).filter(|info| info.role == Role::Voter);
     let mut asked = JoinSet::new();
-    for node in voters.map(|info| info.node).filter(|&node| node != own.node && !shared.is_cut_off(node)) {
-        let Some(address) = shared.peer_address(node) else { continue };
+    for node in voters.map(|info| info.node).filter(|&node| node != own.node && !shared.peers.is_cut_off(node)) {
+        let Some(address) = shared.peers.address(node) else { continue };
         let shared = Arc::clone(shared);
         asked.spawn_local(async move {
             (node, ask(&shared, Some(node), &address, &Question::Identify, PROBE_TIMEOUT).await)
@@ -111,9 +104,9 @@ async fn hears_majority(shared: &Arc<Shared>) -> bool {
 
 /// What a node says that hears no majority.
 fn alone(shared: &Shared) -> AdminError {
-    let own = shared.identity().map(|identity| identity.node);
+    let own = shared.own.identity().map(|identity| identity.node);
     let name = own.map_or_else(|| "this node".to_owned(), |node| node.to_string());
-    let map = shared.map();
+    let map = shared.cluster.map();
     let others = map.nodes.iter().filter(|node| Some(node.id) != own && !node.addresses.native.is_empty());
     AdminError::NoMajority {
         text: format!("{name} hears no majority of the directory"),

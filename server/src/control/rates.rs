@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use coppice_client::wire::PartitionId;
+use coppice_core::worker::Group;
 
 /// The counters of one group.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,16 @@ pub(super) struct Sample {
     pub instances: u64,
     /// Bytes of the log that it needs.
     pub log_needed: u64,
+}
+
+impl Sample {
+    /// Of this group, now.
+    pub fn of(id: PartitionId, group: &Group) -> Sample {
+        let status = group.status();
+        let log_needed = group.checkpoints.logged_bytes + group.checkpoints.older_bytes;
+        let (commands, instances) = (status.commands_decided, status.instances_decided);
+        Sample { group: id, commands, instances, log_needed }
+    }
 }
 
 /// How fast a group decides, lately.
@@ -33,42 +44,52 @@ pub(super) struct Rate {
 
 /// The newest rates of the groups that run here.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rates(BTreeMap<PartitionId, Rate>);
+pub(super) struct Rates {
+    groups: BTreeMap<PartitionId, Rate>,
+    /// Instances that were decided here when it was asked last.
+    decided: u64,
+}
 
 impl Rates {
     /// Takes in samples of some groups.
     pub fn note(&mut self, now: Instant, samples: &[Sample]) {
         for &Sample { group, commands, instances, log_needed } in samples {
             let mut rate = Rate { at: now, commands, instances, per_second: 0.0, batch: 0.0, log_needed };
-            if let Some(old) = self.0.get(&group) {
+            if let Some(old) = self.groups.get(&group) {
                 let seconds = now.duration_since(old.at).as_secs_f64().max(1e-3);
                 let (commands, instances) =
                     (commands.saturating_sub(old.commands) as f64, instances.saturating_sub(old.instances) as f64);
                 rate.per_second = commands / seconds;
                 rate.batch = if instances > 0.0 { commands / instances } else { 0.0 };
             }
-            self.0.insert(group, rate);
+            self.groups.insert(group, rate);
         }
     }
 
     /// Forgets groups that run here no more; a sample of one may have been on its way when it ended.
     pub fn retain(&mut self, runs: impl Fn(PartitionId) -> bool) {
-        self.0.retain(|&group, _| runs(group));
+        self.groups.retain(|&group, _| runs(group));
     }
 
     /// That of one group.
     pub fn get(&self, group: PartitionId) -> Option<&Rate> {
-        self.0.get(&group)
+        self.groups.get(&group)
     }
 
     /// Instances that all of them have decided.
-    pub fn instances(&self) -> u64 {
-        self.0.values().map(|rate| rate.instances).sum()
+    fn instances(&self) -> u64 {
+        self.groups.values().map(|rate| rate.instances).sum()
+    }
+
+    /// Whether nothing was decided here since this was asked last.
+    pub fn rest(&mut self) -> bool {
+        let decided = self.instances();
+        std::mem::replace(&mut self.decided, decided) == decided
     }
 
     /// Bytes of the log that all of them need.
     pub fn log_needed(&self) -> u64 {
-        self.0.values().map(|rate| rate.log_needed).sum()
+        self.groups.values().map(|rate| rate.log_needed).sum()
     }
 }
 
@@ -93,7 +114,7 @@ mod tests {
         }
         rates.retain(|group| group.0 <= 2);
         rates.note(start + Duration::from_secs(2), &[sample(1, 300), sample(2, 100)]);
-        assert_eq!((rates.0.len(), rates.log_needed(), rates.instances()), (2, 200, 40));
+        assert_eq!((rates.groups.len(), rates.log_needed(), rates.instances()), (2, 200, 40));
         let one = rates.get(PartitionId(1)).expect("it runs");
         assert_eq!((one.per_second, one.batch), (100.0, 10.0));
         assert!(rates.get(PartitionId(3)).is_none());

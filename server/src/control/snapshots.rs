@@ -2,7 +2,7 @@
 //! checkpoints are damaged (protocol.md 1.6).
 //!
 //! Both are the same value: the decided state of a group at one instance, as a stream of checksummed chunks. Sending
-//! and receiving run on threads of their own with blocking sockets; shards only hand out O(1) copies.
+//! and receiving run on threads of their own with blocking sockets; worker threads only hand out O(1) copies.
 
 use std::io::{self, Write};
 use std::net::{TcpStream as StdTcpStream, ToSocketAddrs};
@@ -21,16 +21,16 @@ use coppice_ordering::Instance;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::listeners::{Proven, first_frame};
-use super::{Control, ToControl, ask_shard};
+use super::listeners::{ProvenPeer, first_frame};
+use super::{Control, Handle};
 use crate::checkpoint::background::Checkpointer;
 use crate::checkpoint::stream::Encoder;
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest};
-use crate::log::Awaited;
+use crate::log::DurableWait;
 use crate::net::handshake::{self, HandshakeError, Purpose};
 use crate::net::peer_frame;
-use crate::shard::Shard;
 use crate::shared::Shared;
+use crate::worker_thread::WorkerThread;
 
 /// Asks for a snapshot of a group.
 #[derive(Debug, Serialize, Deserialize)]
@@ -51,104 +51,105 @@ const HEAD: u8 = 1;
 const CHUNK: u8 = 2;
 const MANIFEST: u8 = 3;
 
-impl Control {
-    /// Opens the checkpoints of the data directory and starts the thread that writes them.
-    pub(super) fn open_checkpoints(&mut self) -> Result<(), CheckpointError> {
-        let config = &self.shared.config;
-        let options = CheckpointOptions {
-            cluster: self.home.identity().map(|identity| identity.cluster),
-            rate_bytes: config.checkpoint.rate,
-            cache_bytes: config.checkpoint.cache,
-            space_floor_bytes: config.log.disk_reserve / 2,
-        };
-        let path = self.home.checkpoints();
-        let at = |error| CheckpointError::Io { path: path.clone(), error };
-        let checkpoints = Checkpoints::open(&path, options).map_err(at)?;
-        let writer = Checkpointer::start(checkpoints.clone()).map_err(at)?;
-        self.checkpoints = Some((checkpoints, Arc::new(writer)));
-        Ok(())
-    }
+/// Opens the checkpoints of the data directory and starts the thread that writes them.
+pub(super) fn open_checkpoints(control: &mut Control) -> Result<(), CheckpointError> {
+    let config = &control.shared.config;
+    let options = CheckpointOptions {
+        cluster: control.storage.home.identity().map(|identity| identity.cluster),
+        rate_bytes: config.checkpoint.rate,
+        cache_bytes: config.checkpoint.cache,
+        space_floor_bytes: config.log.disk_reserve / 2,
+    };
+    let path = control.storage.home.checkpoints();
+    let at = |error| CheckpointError::Io { path: path.clone(), error };
+    let checkpoints = Checkpoints::open(&path, options).map_err(at)?;
+    let writer = Checkpointer::start(checkpoints.clone()).map_err(at)?;
+    control.storage.checkpoints = Some((checkpoints, Arc::new(writer)));
+    Ok(())
+}
 
-    /// Tells the workers of the log and the disk, by which they write checkpoints.
-    pub(super) fn tell_storage(&self) {
-        let space = self.log.as_ref().map(|log| log.log().space());
-        let sizes = checkpoint_due::Storage {
-            log_bytes_setting: self.shared.config.checkpoint.log_bytes,
-            log_bytes: self.flush.log_bytes(),
-            log_needed: self.log_needed(),
-            full: space.is_some_and(|space| space.full),
-            room: space.map_or(0, |space| space.free_bytes.saturating_sub(space.reserve_bytes / 2)),
-        };
-        let storage = Storage { sizes, pins: self.flush.pinned_by() };
-        self.on_all_shards(|| {
-            let storage = storage.clone();
-            move |shard: &mut Shard| shard.input(Input::Storage(storage))
-        });
-    }
+/// Tells the workers of the log and the disk, by which they write checkpoints.
+pub(super) fn tell_storage(control: &Control) {
+    let space = control.storage.log.as_ref().map(|log| log.log().space());
+    let sizes = checkpoint_due::Storage {
+        log_bytes_setting: control.shared.config.checkpoint.log_bytes,
+        log_bytes: control.storage.flush.log_bytes(),
+        log_needed: control.rates.log_needed(),
+        full: space.is_some_and(|space| space.full),
+        room: space.map_or(0, |space| space.free_bytes.saturating_sub(space.reserve_bytes / 2)),
+    };
+    let storage = Storage { sizes, pins: control.storage.flush.pinned_by() };
+    control.outbox.on_all(|| {
+        let storage = storage.clone();
+        move |thread: &mut WorkerThread| thread.input(Input::Storage(storage))
+    });
+}
 
-    /// The newest good checkpoint of a group, if there is any.
-    pub(super) fn load_checkpoint(&self, group: PartitionId) -> Result<Option<LoadedSnapshot>, CheckpointError> {
-        let Some((checkpoints, _)) = &self.checkpoints else { return Ok(None) };
-        let loaded = checkpoints.load(group)?;
-        for bad in &loaded.bad {
-            tracing::warn!(partition = %group, %bad, "a checkpoint is damaged; an older one or a peer's replaces it");
-        }
-        loaded.checkpoint.as_ref().map(machine_of).transpose()
+/// The newest good checkpoint of a group, if there is any.
+pub(super) fn load_checkpoint(
+    control: &Control,
+    group: PartitionId,
+) -> Result<Option<LoadedSnapshot>, CheckpointError> {
+    let Some((checkpoints, _)) = &control.storage.checkpoints else { return Ok(None) };
+    let loaded = checkpoints.load(group)?;
+    for bad in &loaded.bad {
+        tracing::warn!(partition = %group, %bad, "a checkpoint is damaged; an older one or a peer's replaces it");
     }
+    loaded.checkpoint.as_ref().map(machine_of).transpose()
+}
 
-    /// Fetches a snapshot of a group from another node, on a thread of its own.
-    pub(super) fn fetch(&mut self, id: FetchId, group: PartitionId, from: NodeId, least: Instance) {
-        let (checkpoints, shared) = (self.checkpoints.clone(), Arc::clone(&self.shared));
-        let address = self.shared.peer_address(from).filter(|_| !self.shared.is_cut_off(from));
-        let (Some((checkpoints, _)), Some(address)) = (checkpoints, address) else {
-            return self.tell(controller::Input::Fetched(id, None));
-        };
-        let fetching = std::thread::Builder::new().name(format!("snapshot-{group}"));
-        let spawned = fetching.spawn(move || {
-            let source = Source { from: (from, address), wanted: (group, least) };
-            let fetched = fetch(&shared, &checkpoints, &source, |head| is_wanted(&shared, id, head));
-            match &fetched {
-                Ok(loaded) => {
-                    let instance = loaded.instance;
-                    tracing::info!(partition = %group, %instance, %from, "a snapshot from a peer is in place");
-                }
-                Err(error @ FetchError::Unwanted) => {
-                    tracing::info!(partition = %group, %from, %error, "asking again");
-                }
-                Err(error) => tracing::warn!(partition = %group, %from, %error, "no snapshot yet; asking again"),
+/// Fetches a snapshot of a group from another node, on a thread of its own.
+pub(super) fn fetch(control: &mut Control, id: FetchId, group: PartitionId, from: NodeId, least: Instance) {
+    let (checkpoints, shared) = (control.storage.checkpoints.clone(), Arc::clone(&control.shared));
+    let address = control.shared.peers.address(from).filter(|_| !control.shared.peers.is_cut_off(from));
+    let (Some((checkpoints, _)), Some(address)) = (checkpoints, address) else {
+        return control.tell(controller::Input::Fetched(id, None));
+    };
+    let fetching = std::thread::Builder::new().name(format!("snapshot-{group}"));
+    let spawned = fetching.spawn(move || {
+        let source = Source { from: (from, address), wanted: (group, least) };
+        let fetched = receive(&shared, &checkpoints, &source, |head| is_wanted(&shared, id, head));
+        match &fetched {
+            Ok(loaded) => {
+                let instance = loaded.instance;
+                tracing::info!(partition = %group, %instance, %from, "a snapshot from a peer is in place");
             }
-            let fetched = controller::Input::Fetched(id, fetched.ok().map(Box::new));
-            shared.tell_control(ToControl::Input(fetched));
-        });
-        if let Err(error) = spawned {
-            tracing::warn!(partition = %group, %error, "no thread to fetch a snapshot with; asking again");
-            self.tell(controller::Input::Fetched(id, None));
-        }
-    }
-
-    /// The checkpoints of a replica that was removed go, in the background, once its removal is `logged`: a start that
-    /// found neither would call the replica's state lost.
-    pub(super) fn delete_checkpoints(&mut self, group: PartitionId, logged: Awaited) {
-        let Some((checkpoints, _)) = self.checkpoints.clone() else { return };
-        let shared = Arc::clone(&self.shared);
-        let deleting = std::thread::Builder::new().name(format!("delete-{group}"));
-        let spawned = deleting.spawn(move || {
-            if logged.wait().is_ok()
-                && let Err(error) = checkpoints.remove(group)
-            {
-                tracing::warn!(partition = %group, %error, "the checkpoints of a removed replica are still there");
+            Err(error @ FetchError::Unwanted) => {
+                tracing::info!(partition = %group, %from, %error, "asking again");
             }
-            shared.tell_control(ToControl::Input(controller::Input::Deleted(group)));
-        });
-        if let Err(error) = spawned {
-            tracing::warn!(partition = %group, %error, "no thread for deleting checkpoints");
-            self.tell(controller::Input::Deleted(group));
+            Err(error) => tracing::warn!(partition = %group, %from, %error, "no snapshot yet; asking again"),
         }
+        let fetched = controller::Input::Fetched(id, fetched.ok().map(Box::new));
+        shared.tell(fetched);
+    });
+    if let Err(error) = spawned {
+        tracing::warn!(partition = %group, %error, "no thread to fetch a snapshot with; asking again");
+        control.tell(controller::Input::Fetched(id, None));
+    }
+}
+
+/// The checkpoints of a replica that was removed go, in the background, once its removal is `logged`: a start that
+/// found neither would call the replica's state lost.
+pub(super) fn delete_checkpoints(control: &mut Control, group: PartitionId, logged: DurableWait) {
+    let Some((checkpoints, _)) = control.storage.checkpoints.clone() else { return };
+    let shared = Arc::clone(&control.shared);
+    let deleting = std::thread::Builder::new().name(format!("delete-{group}"));
+    let spawned = deleting.spawn(move || {
+        if logged.wait().is_ok()
+            && let Err(error) = checkpoints.remove(group)
+        {
+            tracing::warn!(partition = %group, %error, "the checkpoints of a removed replica are still there");
+        }
+        shared.tell(controller::Input::Deleted(group));
+    });
+    if let Err(error) = spawned {
+        tracing::warn!(partition = %group, %error, "no thread for deleting checkpoints");
+        control.tell(controller::Input::Deleted(group));
     }
 }
 
 /// Whether the controller wants the snapshot that begins with `head`.
-fn is_wanted(shared: &Arc<Shared>, fetch: FetchId, head: &Head) -> bool {
+fn is_wanted(shared: &Arc<Handle>, fetch: FetchId, head: &Head) -> bool {
     let (low, high) = ((&head.low[..]).into(), head.high.as_deref().map(Into::into));
     let (kept, version) = (KeyRange { low, high }, head.map_version);
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
@@ -156,7 +157,7 @@ fn is_wanted(shared: &Arc<Shared>, fetch: FetchId, head: &Head) -> bool {
         control.offers.insert(fetch, sender);
         control.tell(controller::Input::Offered { fetch, kept, version });
     };
-    shared.tell_control(ToControl::Call(Box::new(ask)));
+    shared.call(ask);
     receiver.recv_timeout(SILENCE_MAX).unwrap_or(false)
 }
 
@@ -171,17 +172,16 @@ fn machine_of(checkpoint: &Checkpoint) -> Result<LoadedSnapshot, CheckpointError
 const GET_BYTES_MAX: usize = 64;
 
 /// Sends a snapshot of the group that the other node names.
-pub(super) async fn send(shared: &Arc<Shared>, mut proven: Proven) {
+pub(super) async fn send(shared: &Arc<Handle>, mut peer: ProvenPeer) {
     let wanted = (peer_frame::SNAPSHOT_GET, GET_BYTES_MAX);
-    let Some(frame) = first_frame(shared, &mut proven, wanted).await else { return };
+    let Some(frame) = first_frame(shared, &mut peer, wanted).await else { return };
     let Ok(get) = postcard::from_bytes::<SnapshotGet>(&frame.body) else { return };
-    let owner = get.group.0 as usize % shared.shards();
-    let Some(own) = shared.identity() else { return };
-    let taken = ask_shard(shared, owner, SILENCE_MAX, move |shard| {
-        shard.worker.groups().get(&get.group).map(|group| snapshot::take(own.cluster, &group.replica))
+    let Some(own) = shared.own.identity() else { return };
+    let taken = shared.ask_owner(get.group, SILENCE_MAX, move |thread| {
+        thread.worker.groups().get(&get.group).map(|group| snapshot::take(own.cluster, &group.replica))
     });
     let Some(Some(taken)) = taken.await else { return };
-    let Ok(stream) = proven.stream.park().and_then(|parked| parked.blocking(SILENCE_MAX)) else { return };
+    let Ok(stream) = peer.stream.park().and_then(|parked| parked.blocking(SILENCE_MAX)) else { return };
     if taken.head.instance < get.instance {
         return;
     }
@@ -223,7 +223,7 @@ fn send_all(mut stream: BlockingChannel, taken: &TakenSnapshot) -> io::Result<()
 
 /// Why no snapshot came.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FetchError {
+enum FetchError {
     /// The other node does not answer, has no state that reaches far enough, or went away.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
@@ -255,7 +255,7 @@ fn connect(address: &str) -> io::Result<StdTcpStream> {
 }
 
 /// Where a snapshot comes from, and what it must be of.
-pub(super) struct Source {
+struct Source {
     /// The node, and its address.
     pub from: (NodeId, String),
     /// Of which group, at or above which instance.
@@ -264,7 +264,7 @@ pub(super) struct Source {
 
 /// Receives a snapshot into a checkpoint of this node, whole or not at all, and loads it; or nothing, if `admit` says
 /// so of its head.
-pub(super) fn fetch(
+fn receive(
     shared: &Shared,
     checkpoints: &Checkpoints,
     Source { from: (from, address), wanted: (group, instance) }: &Source,

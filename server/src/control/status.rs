@@ -14,13 +14,15 @@ use coppice_core::status::{LocalReplica, LocalStatus};
 use coppice_core::worker::GroupStatus;
 use tokio::sync::oneshot;
 
+use super::Control;
+use super::coalesced;
 use super::digests::Digests;
 use super::rates::{Rate, Sample};
-use super::{Control, ask_shard};
-use crate::log::Flushed;
-use crate::net::rpc::{Answer, Question, ask};
-use crate::shard::Flushes;
+use crate::log::FlushReport;
+use crate::net::question::{Answer, Question};
+use crate::rpc::ask;
 use crate::shared::Shared;
+use crate::worker_thread::{self, Flushes, WorkerThread};
 
 /// How long another node may take to say how it is; dead and paused ones are known by then.
 const ASK_TIMEOUT: Duration = Duration::from_millis(450);
@@ -40,8 +42,8 @@ const FLUSHES: usize = 1_000;
 
 impl FlushTimes {
     /// One flush.
-    pub fn note(&self, flushed: &Flushed<'_>) {
-        let Flushed { took, log_bytes, pinned_by, .. } = *flushed;
+    pub fn note(&self, flushed: &FlushReport<'_>) {
+        let FlushReport { took, log_bytes, pinned_by, .. } = *flushed;
         let mut pins = self.pinned_by.lock().unwrap_or_else(PoisonError::into_inner);
         if *pins != pinned_by {
             pins.clear();
@@ -97,216 +99,190 @@ pub fn resident_bytes() -> u64 {
     pages * PAGE_BYTES
 }
 
-impl Control {
-    /// Publishes the metrics of every group and takes the numbers that rates are made of.
-    pub(super) fn sample_rates(&mut self) {
-        let flushes = self.flush.all();
-        for shard in 0..self.shared.shards() {
-            let shared = Arc::clone(&self.shared);
-            self.on_shard_index(shard, move |shard| {
-                shard.fly(flushes);
-                let mut samples = Vec::new();
-                let metrics = shard.metrics.clone();
-                shard.publish_queues();
-                for (&id, group) in shard.worker.groups() {
-                    if let Some(observed) = shard.observed.get_mut(&id) {
-                        observed.publish(group, &metrics);
-                    }
-                    let status = group.status();
-                    let log_needed = group.checkpoints.logged_bytes + group.checkpoints.older_bytes;
-                    let (commands, instances) = (status.commands_decided, status.instances_decided);
-                    samples.push(Sample { group: id, commands, instances, log_needed });
-                }
-                let call = move |control: &mut Control| control.rates.note(Instant::now(), &samples);
-                shared.tell_control(super::ToControl::Call(Box::new(call)));
-            });
+/// Has the worker threads tune their groups, publish their metrics, and say what rates are made of.
+pub(super) fn sample_rates(control: &Control) {
+    let flushes = control.storage.flush.all();
+    control.outbox.on_all(|| {
+        let shared = Arc::clone(&control.shared);
+        move |thread: &mut WorkerThread| {
+            worker_thread::tune(thread, flushes);
+            worker_thread::publish(thread);
+            let samples: Vec<Sample> =
+                thread.worker.groups().iter().map(|(&id, group)| Sample::of(id, group)).collect();
+            shared.call(move |control| control.rates.note(Instant::now(), &samples));
         }
-    }
+    });
+}
 
-    /// What the groups that run here need of the log, as of the last sample.
-    pub(super) fn log_needed(&self) -> u64 {
-        self.rates.log_needed()
-    }
+pub(super) fn answer_local_status(control: &mut Control, reply: oneshot::Sender<Answer>) {
+    let local = local_status(control);
+    crate::task::spawn(async move {
+        _ = reply.send(Answer::Status(Box::new(local.await)));
+    });
+}
 
-    pub(super) fn answer_local_status(&mut self, reply: oneshot::Sender<Answer>) {
-        let local = self.local_status();
-        crate::task::spawn(async move {
-            _ = reply.send(Answer::Status(Box::new(local.await)));
-        });
-    }
-
-    pub(super) fn answer_status(&mut self, get: StatusGet, reply: oneshot::Sender<Arc<Status>>) {
-        if get.local {
-            let status = self.status(true);
-            crate::task::spawn(async move { _ = reply.send(Arc::new(status.await)) });
-        } else if let Some(pause) = self.statuses.ask(Instant::now(), reply) {
-            self.later(pause, Control::begin_status);
-        }
-    }
-
-    fn begin_status(&mut self) {
-        self.statuses.begins();
-        let (shared, status) = (Arc::clone(&self.shared), self.status(false));
-        crate::task::spawn(async move {
-            let status = Arc::new(status.await);
-            shared.tell_control(super::ToControl::Call(Box::new(move |control: &mut Control| {
-                if let Some(pause) = control.statuses.answered(Instant::now(), &status) {
-                    control.later(pause, Control::begin_status);
-                }
-            })));
-        });
-    }
-
-    fn status(&self, local: bool) -> impl Future<Output = Status> + use<> {
-        let (shared, gathered, warnings) = (Arc::clone(&self.shared), self.gather(local), self.warnings());
-        async move {
-            let known = gathered.await;
-            let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
-            assemble(&shared, &shared.map(), own, &known, warnings)
-        }
-    }
-
-    /// What every node that answers knows of itself, this one included. `local`: only this one.
-    pub(super) fn gather(&self, local: bool) -> impl Future<Output = BTreeMap<NodeId, LocalStatus>> + use<> {
-        let shared = Arc::clone(&self.shared);
-        let status = self.local_status();
-        async move {
-            let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
-            let mut asked = Vec::new();
-            if !local {
-                let reached = |node: &&NodeInfo| node.state != NodeState::Removed && !shared.is_cut_off(node.id);
-                for node in shared.map().nodes.iter().filter(|node| node.id != own).filter(reached) {
-                    let (id, address, shared) = (node.id, node.addresses.peer.clone(), Arc::clone(&shared));
-                    let question =
-                        async move { (id, ask(&shared, Some(id), &address, &Question::Status, ASK_TIMEOUT).await) };
-                    asked.push(crate::task::spawn(question));
-                }
-            }
-            let mut known = BTreeMap::from([(own, status.await)]);
-            for task in asked {
-                // A process that lost its data, or has another node's, answers as somebody else: that node is not up.
-                if let Ok((id, Ok(Answer::Status(status)))) = task.await
-                    && status.node.id == id
-                {
-                    known.insert(id, *status);
-                }
-            }
-            known
-        }
-    }
-
-    /// Asks the others how they are, so that `tolerated_failures` is fresh without anybody asking for the status, and
-    /// compares the digests of replicas (hazards.md E6).
-    pub(super) fn survey_if_due(&mut self, rests: bool) {
-        let interval = if rests { SURVEY_CALM } else { SURVEY };
-        if self.surveyed.is_none_or(|last| last.elapsed() >= interval) {
-            self.surveyed = Some(Instant::now());
-            self.survey();
-        }
-    }
-
-    fn survey(&self) {
-        if self.shared.map().version.0 == 0 || self.shared.is_draining() {
-            return;
-        }
-        let shared = Arc::clone(&self.shared);
-        let gathered = self.gather(false);
-        crate::task::spawn(async move {
-            let known = gathered.await;
-            let map = shared.map();
-            shared.metrics.set_tolerated_failures(u32::try_from(tolerated_failures(&map, &known)).ok());
-            let mut digests = Digests::default();
-            digests.note(&known);
-            if let AdminReply::Failed(AdminError::Mismatch(text)) = digests.compare(&map) {
-                shared.metrics.digest_mismatch();
-                tracing::error!("replicas differ: {text}");
-            }
-        });
-    }
-
-    fn warnings(&self) -> Vec<String> {
-        let config = &self.shared.config;
-        let mut warnings = Vec::new();
-        if config.insecure && self.shared.tls().is_none() {
-            warnings.push(match self.shared.access().is_on() {
-                false => "listens beyond loopback without TLS, and access control is off (insecure = true): whoever \
-                          reaches the ports may do everything"
-                    .into(),
-                true => "listens beyond loopback without TLS (insecure = true): tokens and data can be read on the \
-                         way, and the peer port lets in whoever reaches it"
-                    .into(),
-            });
-        }
-        if config.log.flush == crate::config::Flush::Off {
-            warnings.push("log.flush is off: a power cut may lose answered writes".into());
-        }
-        if self.shared.memory_is_full() {
-            warnings.push("memory limit reached: writes that grow are refused".into());
-        }
-        if self.log.as_ref().is_some_and(|log| log.log().space().full) {
-            warnings.push(DISK_WARNING.into());
-        }
-        if let Some(text) = self.shared.vetting.copy() {
-            let own = self.shared.identity().map(|identity| identity.node).unwrap_or_default();
-            let next = config.replace_command(own);
-            warnings.push(format!("{own} takes part in nothing: {text}; replace it: `{next}`"));
-        }
-        for (node, text) in self.shared.copies() {
-            let map = self.shared.map();
-            let address = map.node(node).map_or("ADDRESS", |info| info.addresses.peer.as_str());
-            warnings.push(format!("{node} is not let in: {text}; replace it: `coppice node replace {node} {address}`"));
-        }
-        for partition in self.controller.replicas().awaiting_snapshot().keys() {
-            warnings.push(format!("{partition}: checkpoints are damaged; its state is awaited from another node"));
-        }
-        warnings
-    }
-
-    /// Why this node takes no further replica, if it does not.
-    fn full(&self, disk: bool) -> Option<String> {
-        let (held, most) = (self.controller.replicas().running().len(), self.shared.config.limits.partitions);
-        if held >= most {
-            return Some(format!("it holds {held} replicas, as many as limits.partitions allows"));
-        }
-        if disk {
-            return Some("its disk is filled to the reserve".into());
-        }
-        self.shared.memory_is_full().then(|| "its memory is filled to the limit".into())
-    }
-
-    pub(super) fn local_status(&self) -> impl Future<Output = LocalStatus> + use<> {
-        let shared = Arc::clone(&self.shared);
-        let rates = self.rates.clone();
-        let space = self.log.as_ref().map(|log| log.log().space());
-        let node = NodeStatus {
-            id: shared.identity().map(|identity| identity.node).unwrap_or_default(),
-            name: shared.config.name.clone(),
-            address: self.addresses.native.clone(),
-            up: true,
-            incarnation: shared.identity().map_or(0, |identity| identity.incarnation),
-            version: env!("CARGO_PKG_VERSION").into(),
-            uptime_ms: self.started.elapsed().as_millis() as u64,
-            flush_us_p99: self.flush.p99_us(),
-            log_bytes: self.flush.log_bytes(),
-            disk_free_bytes: space.map_or(0, |space| space.free_bytes),
-            disk_full: space.is_some_and(|space| space.full),
-            memory_bytes: resident_bytes(),
-            connections: shared.connections() as u32,
+pub(super) fn answer_status(control: &mut Control, get: StatusGet, reply: oneshot::Sender<Arc<Status>>) {
+    if get.local {
+        let status = status(control, true);
+        crate::task::spawn(async move { _ = reply.send(Arc::new(status.await)) });
+    } else {
+        let make = |control: &Control| {
+            let status = status(control, false);
+            async move { Arc::new(status.await) }
         };
-        let warnings = self.warnings();
-        let full = self.full(node.disk_full);
-        async move {
-            let mut replicas = BTreeMap::new();
-            for shard in 0..shared.shards() {
-                let groups = ask_shard(&shared, shard, ASK_TIMEOUT, |shard| {
-                    shard.worker.groups().iter().map(|(&id, group)| (id, group.status())).collect::<Vec<_>>()
-                });
-                for (id, group) in groups.await.unwrap_or_default() {
-                    replicas.insert(id, local_replica(&group, rates.get(id)));
-                }
+        coalesced::ask(control, |questions| &mut questions.statuses, make, reply);
+    }
+}
+
+fn status(control: &Control, local: bool) -> impl Future<Output = Status> + use<> {
+    let (shared, gathered, warnings) = (Arc::clone(&control.shared), gather(control, local), warnings(control));
+    async move {
+        let known = gathered.await;
+        let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
+        assemble(&shared, &shared.cluster.map(), own, &known, warnings)
+    }
+}
+
+/// What every node that answers knows of itself, this one included. `local`: only this one.
+pub(super) fn gather(control: &Control, local: bool) -> impl Future<Output = BTreeMap<NodeId, LocalStatus>> + use<> {
+    let shared = Arc::clone(&control.shared);
+    let status = local_status(control);
+    async move {
+        let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
+        let mut asked = Vec::new();
+        if !local {
+            let reached = |node: &&NodeInfo| node.state != NodeState::Removed && !shared.peers.is_cut_off(node.id);
+            for node in shared.cluster.map().nodes.iter().filter(|node| node.id != own).filter(reached) {
+                let (id, address, shared) = (node.id, node.addresses.peer.clone(), Arc::clone(&shared));
+                let question =
+                    async move { (id, ask(&shared, Some(id), &address, &Question::Status, ASK_TIMEOUT).await) };
+                asked.push(crate::task::spawn(question));
             }
-            LocalStatus { node, map_version: shared.map().version.0, replicas, warnings, full }
         }
+        let mut known = BTreeMap::from([(own, status.await)]);
+        for task in asked {
+            // A process that lost its data, or has another node's, answers as somebody else: that node is not up.
+            if let Ok((id, Ok(Answer::Status(status)))) = task.await
+                && status.node.id == id
+            {
+                known.insert(id, *status);
+            }
+        }
+        known
+    }
+}
+
+/// Asks the others how they are, so that `tolerated_failures` is fresh without anybody asking for the status, and
+/// compares the digests of replicas (hazards.md E6).
+pub(super) fn survey_if_due(control: &mut Control, rests: bool) {
+    let interval = if rests { SURVEY_CALM } else { SURVEY };
+    if control.surveyed.is_none_or(|last| last.elapsed() >= interval) {
+        control.surveyed = Some(Instant::now());
+        survey(control);
+    }
+}
+
+fn survey(control: &Control) {
+    if control.shared.cluster.map().version.0 == 0 || control.shared.is_draining() {
+        return;
+    }
+    let shared = Arc::clone(&control.shared);
+    let gathered = gather(control, false);
+    crate::task::spawn(async move {
+        let known = gathered.await;
+        let map = shared.cluster.map();
+        shared.metrics.set_tolerated_failures(u32::try_from(tolerated_failures(&map, &known)).ok());
+        let mut digests = Digests::default();
+        digests.note(&known);
+        if let AdminReply::Failed(AdminError::Mismatch(text)) = digests.compare(&map) {
+            shared.metrics.digest_mismatch();
+            tracing::error!("replicas differ: {text}");
+        }
+    });
+}
+
+fn warnings(control: &Control) -> Vec<String> {
+    let config = &control.shared.config;
+    let mut warnings = Vec::new();
+    if config.insecure && control.shared.tls().is_none() {
+        warnings.push(match control.shared.cluster.access().is_on() {
+            false => "listens beyond loopback without TLS, and access control is off (insecure = true): whoever \
+                      reaches the ports may do everything"
+                .into(),
+            true => "listens beyond loopback without TLS (insecure = true): tokens and data can be read on the \
+                     way, and the peer port lets in whoever reaches it"
+                .into(),
+        });
+    }
+    if config.log.flush == crate::config::Flush::Off {
+        warnings.push("log.flush is off: a power cut may lose answered writes".into());
+    }
+    if control.shared.usage.memory_is_full() {
+        warnings.push("memory limit reached: writes that grow are refused".into());
+    }
+    if control.storage.space().is_some_and(|space| space.full) {
+        warnings.push(DISK_WARNING.into());
+    }
+    if let Some(text) = control.shared.own.fence.copy() {
+        let own = control.shared.own.identity().map(|identity| identity.node).unwrap_or_default();
+        let next = config.replace_command(own);
+        warnings.push(format!("{own} takes part in nothing: {text}; replace it: `{next}`"));
+    }
+    for (node, text) in control.shared.own.copies() {
+        let map = control.shared.cluster.map();
+        let address = map.node(node).map_or("ADDRESS", |info| info.addresses.peer.as_str());
+        warnings.push(format!("{node} is not let in: {text}; replace it: `coppice node replace {node} {address}`"));
+    }
+    for partition in control.controller.replicas().awaiting_snapshot().keys() {
+        warnings.push(format!("{partition}: checkpoints are damaged; its state is awaited from another node"));
+    }
+    warnings
+}
+
+/// Why this node takes no further replica, if it does not.
+fn full(control: &Control, disk: bool) -> Option<String> {
+    let (held, most) = (control.controller.replicas().running().len(), control.shared.config.limits.partitions);
+    if held >= most {
+        return Some(format!("it holds {held} replicas, as many as limits.partitions allows"));
+    }
+    if disk {
+        return Some("its disk is filled to the reserve".into());
+    }
+    control.shared.usage.memory_is_full().then(|| "its memory is filled to the limit".into())
+}
+
+pub(super) fn local_status(control: &Control) -> impl Future<Output = LocalStatus> + use<> {
+    let shared = Arc::clone(&control.shared);
+    let rates = control.rates.clone();
+    let space = control.storage.space();
+    let node = NodeStatus {
+        id: shared.own.identity().map(|identity| identity.node).unwrap_or_default(),
+        name: shared.config.name.clone(),
+        address: control.announcement.addresses.native.clone(),
+        up: true,
+        incarnation: shared.own.identity().map_or(0, |identity| identity.incarnation),
+        version: env!("CARGO_PKG_VERSION").into(),
+        uptime_ms: control.started.elapsed().as_millis() as u64,
+        flush_us_p99: control.storage.flush.p99_us(),
+        log_bytes: control.storage.flush.log_bytes(),
+        disk_free_bytes: space.map_or(0, |space| space.free_bytes),
+        disk_full: space.is_some_and(|space| space.full),
+        memory_bytes: resident_bytes(),
+        connections: shared.usage.connections() as u32,
+    };
+    let warnings = warnings(control);
+    let full = full(control, node.disk_full);
+    async move {
+        let mut replicas = BTreeMap::new();
+        for thread in 0..shared.workers.count() {
+            let groups = shared.workers.ask(thread, ASK_TIMEOUT, |thread| {
+                thread.worker.groups().iter().map(|(&id, group)| (id, group.status())).collect::<Vec<_>>()
+            });
+            for (id, group) in groups.await.unwrap_or_default() {
+                replicas.insert(id, local_replica(&group, rates.get(id)));
+            }
+        }
+        LocalStatus { node, map_version: shared.cluster.map().version.0, replicas, warnings, full }
     }
 }
 
@@ -360,7 +336,7 @@ fn assemble(
     }
     shared.metrics.set_tolerated_failures(u32::try_from(tolerated).ok());
     Status {
-        cluster: shared.identity().map(|identity| identity.cluster),
+        cluster: shared.own.identity().map(|identity| identity.cluster),
         node: own,
         map_version: MapVersion(map.version.0),
         feature_level: coppice_core::settings::FEATURE_LEVEL,

@@ -12,30 +12,32 @@ use coppice_core::access::{UserError, Users};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use tokio::sync::oneshot;
 
-use super::{Control, ToControl, forming};
-use crate::net::rpc::{Answer, Question, ask};
-use crate::shared::Shared;
+use super::{Handle, bootstrap};
+use crate::net::question::{Answer, Question};
+use crate::rpc::ask;
 
 /// How long the leader of the directory may take to say what was decided, and then each node to follow.
 const TOLD_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Control {
-    /// Changes the users, as `by` asks.
-    pub(super) fn change_users(&self, by: Option<String>, change: UserChange, reply: oneshot::Sender<AdminReply>) {
-        let shared = Arc::clone(&self.shared);
-        crate::task::spawn(async move {
-            let decided =
-                forming::submit(&shared, DirectoryCommand::ChangeUsers { by, change: Box::new(change) }).await;
-            _ = reply.send(match decided {
-                Ok(DirectoryReply::UsersChanged { version, is_first }) => {
-                    AdminReply::UsersChanged(UserChangeReply { is_first, behind: tell_all(&shared, version).await })
-                }
-                Ok(DirectoryReply::UsersRefused(error)) => AdminReply::Failed(refusal(&error)),
-                Ok(_) => AdminReply::Failed(AdminError::Refused("the directory gave an unexpected answer".into())),
-                Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
-            });
+/// Changes the users, as `by` asks.
+pub(super) fn change_users(
+    shared: &Arc<Handle>,
+    by: Option<String>,
+    change: UserChange,
+    reply: oneshot::Sender<AdminReply>,
+) {
+    let shared = Arc::clone(shared);
+    crate::task::spawn(async move {
+        let decided = bootstrap::submit(&shared, DirectoryCommand::ChangeUsers { by, change: Box::new(change) }).await;
+        _ = reply.send(match decided {
+            Ok(DirectoryReply::UsersChanged { version, is_first }) => {
+                AdminReply::UsersChanged(UserChangeReply { is_first, behind: tell_all(&shared, version).await })
+            }
+            Ok(DirectoryReply::UsersRefused(error)) => AdminReply::Failed(refusal(&error)),
+            Ok(_) => AdminReply::Failed(AdminError::Refused("the directory gave an unexpected answer".into())),
+            Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
         });
-    }
+    });
 }
 
 fn refusal(error: &UserError) -> AdminError {
@@ -53,10 +55,10 @@ fn refusal(error: &UserError) -> AdminError {
 }
 
 /// Tells every node what the directory holds at `version` or later; those that did not confirm it.
-async fn tell_all(shared: &Arc<Shared>, version: MapVersion) -> Vec<NodeId> {
-    let own = shared.identity().map(|identity| identity.node).unwrap_or_default();
+async fn tell_all(shared: &Arc<Handle>, version: MapVersion) -> Vec<NodeId> {
+    let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
     let newest = tokio::time::timeout(TOLD_TIMEOUT, newest(shared, own, version)).await.ok();
-    let nodes = shared.map().nodes.clone();
+    let nodes = shared.cluster.map().nodes.clone();
     let told = nodes.iter().filter(|node| node.state != NodeState::Removed).map(|node| {
         let (id, address) = (node.id, node.addresses.peer.clone());
         let (shared, newest) = (Arc::clone(shared), newest.clone());
@@ -64,9 +66,9 @@ async fn tell_all(shared: &Arc<Shared>, version: MapVersion) -> Vec<NodeId> {
             let follows = match newest {
                 None => false,
                 Some((map, settings, users)) if id == own => {
-                    on_control(&shared, move |control| control.adopt(map, settings, users)).await.is_some()
+                    shared.ask(move |control| control.adopt(map, settings, users)).await.is_some()
                 }
-                Some(_) if shared.is_cut_off(id) => false,
+                Some(_) if shared.peers.is_cut_off(id) => false,
                 Some((map, settings, users)) => {
                     let question = Question::Adopt { map, settings, users };
                     let answer = ask(&shared, Some(id), &address, &question, TOLD_TIMEOUT).await;
@@ -88,14 +90,14 @@ async fn tell_all(shared: &Arc<Shared>, version: MapVersion) -> Vec<NodeId> {
 
 /// What the leader of the directory holds, once that is `version` or later.
 async fn newest(
-    shared: &Arc<Shared>,
+    shared: &Arc<Handle>,
     own: NodeId,
     version: MapVersion,
 ) -> (PartitionMap, BTreeMap<String, String>, Users) {
     loop {
-        let answer = match shared.leader(PartitionId::DIRECTORY) {
-            Some(leader) if leader == own => on_control(shared, |control| control.newest()).await,
-            Some(leader) => match shared.peer_address(leader) {
+        let answer = match shared.cluster.leader(PartitionId::DIRECTORY) {
+            Some(leader) if leader == own => shared.ask(|control| control.newest()).await,
+            Some(leader) => match shared.peers.address(leader) {
                 Some(address) => ask(shared, Some(leader), &address, &Question::Map, TOLD_TIMEOUT).await.ok(),
                 None => None,
             },
@@ -106,15 +108,4 @@ async fn newest(
             _ => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     }
-}
-
-/// What `call` finds out on the control task; none: the node stops.
-async fn on_control<T: Send + 'static>(
-    shared: &Shared,
-    call: impl FnOnce(&mut Control) -> T + Send + 'static,
-) -> Option<T> {
-    let (sender, receiver) = oneshot::channel();
-    // Nobody waits any more if the verb's time is over.
-    shared.tell_control(ToControl::Call(Box::new(move |control: &mut Control| _ = sender.send(call(control)))));
-    receiver.await.ok()
 }

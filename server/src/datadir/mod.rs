@@ -5,7 +5,7 @@
 //! | `LOCK` | locked while a process uses the directory; holds its pid |
 //! | `VERSION` | format of the directory; written last at its creation |
 //! | `node.toml` | cluster, node and incarnation ([`Identity`]); there is a log as soon as it is there |
-//! | `witnesses` | which life of each other node was met last ([`witnesses`]) |
+//! | `incarnations` | which incarnation of each other node was met last ([`crate::incarnation::known`]) |
 //! | `copy` | another node said that this directory is a copy, and why: it takes part in nothing any more |
 //! | `endpoints.json` | the addresses after bind; removed at shutdown |
 //! | `map` | the newest partition map known, with its crc32c: a hint, for finding the others after a restart |
@@ -14,9 +14,7 @@
 //! Directories are 0700 and files 0600. A file that matters changes by temporary file, fsync, rename, and fsync of the
 //! directory, so it is whole at any time.
 
-pub mod claim;
-mod identity;
-pub mod witnesses;
+mod node_toml;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Seek, Write};
@@ -26,8 +24,9 @@ use std::path::{Path, PathBuf};
 pub use coppice_client::wire::{ClusterId, NodeId};
 use rustix::fs::{FlockOperation, flock};
 
-pub use self::identity::Identity;
-use crate::log::{Hooks, LogError, LogOptions, LogWriter, Opened};
+use crate::files::{flush_dir, replace};
+pub use crate::incarnation::Identity;
+use crate::log::{Hooks, LogError, LogOptions, LogWriter, OpenLog};
 
 /// Content of `VERSION`: format 1 of the directory.
 const VERSION: &str = "coppice data directory 1\n";
@@ -123,7 +122,7 @@ impl DataDir {
         for name in ["log", "checkpoints"] {
             DirBuilder::new().recursive(true).mode(0o700).create(path.join(name)).map_err(at)?;
         }
-        let identity = identity::read(&path.join("node.toml"))?;
+        let identity = node_toml::read(&path.join("node.toml"))?;
         if identity.is_none() && holds_data(path).map_err(at)? && !mutant!(headless_is_new) {
             return Err(DataDirError::Headless { path: path.to_owned() });
         }
@@ -172,7 +171,7 @@ impl DataDir {
     ///
     /// # Errors
     /// [`DataDirError::Nobody`] before [`DataDir::adopt`]; [`DataDirError::Log`].
-    pub fn open_log(&mut self, options: LogOptions, hooks: Hooks) -> Result<Opened, DataDirError> {
+    pub fn open_log(&mut self, options: LogOptions, hooks: Hooks) -> Result<OpenLog, DataDirError> {
         let known = self.identity.ok_or(DataDirError::Nobody)?;
         let opened = LogWriter::open(&self.log(), known, options, hooks)?;
         failpoint!("datadir.log_opened");
@@ -182,7 +181,7 @@ impl DataDir {
     }
 
     fn write_identity(&mut self, identity: Identity) -> Result<(), DataDirError> {
-        replace(&self.path, "node.toml", identity::print(identity).as_bytes())
+        replace(&self.path, "node.toml", node_toml::print(identity).as_bytes())
             .map_err(|error| DataDirError::Io { path: self.path.join("node.toml"), error })?;
         self.identity = Some(identity);
         Ok(())
@@ -302,23 +301,4 @@ fn lock(path: &Path) -> Result<[File; 2], DataDirError> {
     };
     write(&mut file).map_err(at)?;
     Ok([directory, file])
-}
-
-/// Gives the file `name` in `dir` new content, durably and all at once.
-pub(crate) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<()> {
-    let temporary = dir.join(format!("{name}.tmp"));
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    failpoint!(io "file.before_write")?;
-    file.write_all(content)?;
-    failpoint!(io "file.before_flush")?;
-    file.sync_all()?;
-    failpoint!(io "file.before_rename")?;
-    fs::rename(&temporary, dir.join(name))?;
-    failpoint!(io "file.before_flush_dir")?;
-    flush_dir(dir)
-}
-
-/// Makes the names in `dir` durable (hazards.md ST3).
-pub(crate) fn flush_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
 }

@@ -8,12 +8,12 @@ use coppice_client::Admin;
 use coppice_client::wire::{NodeId, Status};
 use tokio::process::Command;
 
+use super::availability_probe::AvailabilityProbe;
 use super::cuts::Cuts;
 use super::measure::Kind;
 use super::nodes::{Life, Nodes};
 use super::prompt::Until;
-use super::pulse::Pulse;
-use crate::cli::status::{Health, is_near, sentence};
+use crate::status_view::{Health, is_near, sentence};
 
 /// An election takes a second at most; after this a gap is reported as open.
 const GAP_PATIENCE: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ pub struct Faults {
     /// The demo's own questions.
     pub admin: Admin,
     /// The pulse.
-    pub pulse: Pulse,
+    pub pulse: AvailabilityProbe,
     /// Partitions that the pulse beats in: those of the map, without the directory.
     pub partitions: Vec<u32>,
     /// Where clients find the nodes.

@@ -3,18 +3,18 @@
 //! The nodes are real processes of this same program. Everything that is done to the cluster goes over the wire or is
 //! a real signal; the demo knows nothing of how a node works.
 
+mod availability_probe;
 pub mod certs;
 mod cuts;
 mod faults;
-pub mod guard;
 mod home;
-mod letters;
 mod measure;
 mod nodes;
 mod ports;
 mod prompt;
-mod pulse;
+pub mod reaper;
 mod run;
+mod split_keys;
 mod start;
 mod terminal;
 

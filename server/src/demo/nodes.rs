@@ -19,9 +19,9 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
 use super::certs::Certs;
-use super::guard::Guard;
 use super::home::Home;
 use super::ports::NodePorts;
+use super::reaper::Reaper;
 use crate::local::HeldPorts;
 
 /// What a node prints when it can serve, and while it has no cluster yet: the first word of its line on stdout.
@@ -72,7 +72,7 @@ pub struct Nodes {
     program: PathBuf,
     data: Vec<PathBuf>,
     logs: Vec<PathBuf>,
-    guard: Option<Guard>,
+    guard: Option<Reaper>,
     certs: Option<Certs>,
     deaths: mpsc::UnboundedSender<Death>,
     slots: Vec<Slot>,
@@ -98,7 +98,7 @@ impl Nodes {
             program: program.to_owned(),
             data: numbers().map(|number| home.node(number)).collect(),
             logs: numbers().map(|number| home.log(number)).collect(),
-            guard: Some(Guard::start(program, home.temporary.then_some(home.path.as_path()))?),
+            guard: Some(Reaper::start(program, home.temporary.then_some(home.path.as_path()))?),
             certs,
             deaths,
             slots: Vec::new(),

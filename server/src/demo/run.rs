@@ -12,19 +12,19 @@ use tokio::runtime::LocalOptions;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::availability_probe::AvailabilityProbe;
 use super::certs;
 use super::cuts::Cuts;
 use super::faults::{Faults, Refused, lows};
 use super::home::Home;
-use super::letters::split_keys;
 use super::nodes::{Death, Life, Nodes};
 use super::prompt::{self, PromptCommand};
-use super::pulse::Pulse;
+use super::split_keys::split_keys;
 use super::start::{Started, start};
 use super::terminal::Terminal;
 use crate::cli::args::{Cli, DemoArgs};
-use crate::cli::status::{Health, milliseconds};
 use crate::cli::{Exit, Failure, errors};
+use crate::status_view::{Health, milliseconds};
 
 /// A cluster that is not whole by then will not be.
 const FORM_TIMEOUT: Duration = Duration::from_secs(20);
@@ -91,7 +91,7 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
         terminal.line(&format!("n{number} has lost its data (try: node replace n{number} 127.0.0.1:{peer} --yes)"))?;
     }
     let client = Client::start(endpoints.split(','), certs::config(nodes.certs()));
-    let pulse = Pulse::start(&client, &lows);
+    let pulse = AvailabilityProbe::start(&client, &lows);
     let partitions = lows.iter().map(|(id, _)| *id).collect();
     let mut faults = Faults { nodes, admin, pulse, partitions, endpoints, cuts: Cuts::default() };
     let exit = match script {

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use coppice_core::replay::Entry;
 
 use super::ids::PartitionId;
-use super::ledger::{Crowded, Ledger};
 use super::record::{self, Gather, entry_bytes};
-use super::segment::{BOUNDARY_BYTES, Drawn, Header, MarkSeed, PAST_LIVES_MAX, SegmentNumber, boundary};
-use crate::datadir::Identity;
+use super::segment::{BOUNDARY_BYTES, Header, MarkSeed, SegmentNumber, StartNonces, boundary};
+use super::segment_references::{RewriteTarget, SegmentReferences};
+use crate::incarnation::Identity;
+use crate::incarnation::claim::PAST_BOOT_IDS_MAX;
 
 /// Sizes of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,40 +191,59 @@ impl Pool {
     }
 }
 
+/// Which numbers the records of the log have, and how far they are durable.
+#[derive(Clone, Debug)]
+pub(super) struct Sequence {
+    /// The lsn of the next record.
+    next_lsn: u64,
+    /// The checksum of the last record.
+    chain: u32,
+    /// The checksum from which that of the next record starts: of the last record, or of the mark that follows it.
+    link: u32,
+    /// Invariant: every record up to here is durable, and it is below `next_lsn`.
+    durable: u64,
+    /// Invariant: the newest mark says this, and it is at most `durable`.
+    marked: u64,
+    /// The lsn that a write under way makes durable.
+    in_flight: Option<u64>,
+}
+
+impl Sequence {
+    /// Goes on behind record `proven`, which is durable, with this checksum.
+    fn after(proven: u64, chain: u32) -> Sequence {
+        Sequence { next_lsn: proven + 1, chain, link: chain, durable: proven, marked: proven, in_flight: None }
+    }
+}
+
+/// Segments to come.
+#[derive(Clone, Debug)]
+pub(super) struct Supply {
+    /// Ready to be written.
+    spares: VecDeque<Preparation>,
+    /// Being prepared.
+    ordered: VecDeque<Preparation>,
+    pool: Pool,
+}
+
 /// The pure writer. One write is under way at a time: `write` or `mark`, the effects, then [`Core::flushed`].
 #[derive(Clone, Debug)]
 pub struct Core {
-    pub(super) identity: Identity,
-    pub(super) drawn: Drawn,
-    pub(super) past_lives: Vec<u64>,
-    pub(super) geometry: Geometry,
-    pub(super) active: Active,
-    /// The lsn of the next record.
-    pub(super) next_lsn: u64,
-    /// The checksum of the last record.
-    pub(super) chain: u32,
-    /// The checksum from which that of the next record starts: of the last record, or of the mark that follows it.
-    pub(super) link: u32,
-    /// Invariant: every record up to here is durable, and it is below `next_lsn`.
-    pub(super) durable: u64,
-    /// Invariant: the newest mark says this, and it is at most `durable`.
-    pub(super) marked: u64,
-    /// The lsn that a write under way makes durable.
-    pub(super) in_flight: Option<u64>,
-    pub(super) ledger: Ledger,
-    /// Segments ready to be written.
-    pub(super) spares: VecDeque<Preparation>,
-    /// Segments that are being prepared.
-    pub(super) ordered: VecDeque<Preparation>,
-    pub(super) pool: Pool,
-    /// A segment whose batches are being carried; without them while they are being read.
-    pub(super) crowded: Option<(Crowded, Option<Batches>)>,
+    identity: Identity,
+    nonces: StartNonces,
+    past_boot_ids: Vec<u64>,
+    geometry: Geometry,
+    active: Active,
+    sequence: Sequence,
+    references: SegmentReferences,
+    supply: Supply,
+    /// A segment whose batches are being written again; without them while they are being read.
+    rewrite: Option<(RewriteTarget, Option<Batches>)>,
     /// Segments that may go as soon as the write under way is durable.
-    pub(super) leaving: Option<SegmentNumber>,
+    leaving: Option<SegmentNumber>,
     /// Whether trimmed segments are moved aside instead of removed.
-    pub(super) keep_all: bool,
+    keep_all: bool,
     /// True when something happened that may free a segment.
-    pub(super) trim_wanted: bool,
+    trim_wanted: bool,
 }
 
 impl Core {
@@ -236,8 +256,8 @@ impl Core {
         entries: impl Iterator<Item = &'a Entry> + Clone,
         effects: &mut Vec<FileEffect>,
     ) -> u64 {
-        assert!(self.in_flight.is_none(), "two writes at once");
-        let before = self.next_lsn;
+        assert!(self.sequence.in_flight.is_none(), "two writes at once");
+        let before = self.sequence.next_lsn;
         let batches = self.next_batches();
         let carried_bytes: u64 = batches.iter().map(|(_, entry)| entry_bytes(entry) as u64).sum();
         self.make_room(carried_bytes + entries.clone().map(|entry| entry_bytes(entry) as u64).sum::<u64>());
@@ -248,20 +268,20 @@ impl Core {
             self.trim_wanted |= matches!(entry, Entry::Trimmed { .. } | Entry::Created { .. } | Entry::Removed { .. });
             self.put(entry, false, &mut out);
         }
-        assert!(self.next_lsn > before, "a write without entries");
+        assert!(self.sequence.next_lsn > before, "a write without entries");
         self.carry_batches(batches, &mut out);
         for entry in self.take_carried() {
             self.put(&entry, true, &mut out);
         }
         self.close_write(offset, out, effects);
-        self.next_lsn - 1
+        self.sequence.next_lsn - 1
     }
 
     /// A write that only says what is durable, for a log that comes to rest. Nothing if the newest mark says it
     /// already.
     pub fn mark(&mut self, effects: &mut Vec<FileEffect>) -> bool {
-        assert!(self.in_flight.is_none(), "two writes at once");
-        if self.marked == self.durable {
+        assert!(self.sequence.in_flight.is_none(), "two writes at once");
+        if self.sequence.marked == self.sequence.durable {
             return false;
         }
         self.make_room(0);
@@ -273,7 +293,7 @@ impl Core {
 
     /// The effects of the last write are carried out: it is durable. Segments that nobody needs any more go.
     pub fn flushed(&mut self, effects: &mut Vec<FileEffect>) {
-        self.durable = self.in_flight.take().expect("flushed without a write");
+        self.sequence.durable = self.sequence.in_flight.take().expect("flushed without a write");
         if let Some(first_kept) = self.leaving.take() {
             self.drop_segments(first_kept, effects);
         }
@@ -283,93 +303,93 @@ impl Core {
     pub fn prepare(&mut self) -> Option<Preparation> {
         // From a quarter on: an idle node never zeroes 64 MiB, a busy one has three quarters of a segment's time to.
         let due = self.active.next >= self.active.capacity / 4;
-        if !due || self.spares.len() + self.ordered.len() >= self.geometry.segments_ahead.max(1) {
+        if !due || self.supply.spares.len() + self.supply.ordered.len() >= self.geometry.segments_ahead.max(1) {
             return None;
         }
-        let last = self.ordered.back().or(self.spares.back()).map(|preparation| preparation.number);
+        let last = self.supply.ordered.back().or(self.supply.spares.back()).map(|preparation| preparation.number);
         let number = last.unwrap_or(self.active.number) + 1;
-        let reuses = self.pool.files.pop_front();
+        let reuses = self.supply.pool.files.pop_front();
         let preparation = Preparation { number, bytes: self.geometry.segment_bytes, reuses };
-        self.ordered.push_back(preparation);
+        self.supply.ordered.push_back(preparation);
         Some(preparation)
     }
 
     /// A segment asked for by [`Core::prepare`] is durable, contents and name.
     pub fn prepared(&mut self, number: SegmentNumber) {
-        let preparation = self.ordered.pop_front().filter(|preparation| preparation.number == number);
-        self.spares.push_back(preparation.expect("segments are prepared in order"));
+        let preparation = self.supply.ordered.pop_front().filter(|preparation| preparation.number == number);
+        self.supply.spares.push_back(preparation.expect("segments are prepared in order"));
     }
 
     /// The segment whose batches are to be read and carried, if that is due: then [`Core::read`].
-    pub fn to_carry(&mut self) -> Option<Crowded> {
-        if self.crowded.is_some() || mutant!(undecided_pins_log) {
+    pub fn rewrite_target(&mut self) -> Option<RewriteTarget> {
+        if self.rewrite.is_some() || mutant!(undecided_pins_log) {
             return None;
         }
-        let crowded = self.ledger.crowded(SPARE_SEGMENTS * self.geometry.segment_bytes)?;
-        self.crowded = Some((crowded.clone(), None));
-        Some(crowded)
+        let rewrite = self.references.rewrite(SPARE_SEGMENTS * self.geometry.segment_bytes)?;
+        self.rewrite = Some((rewrite.clone(), None));
+        Some(rewrite)
     }
 
-    /// The batches asked for by [`Core::to_carry`], each with its lsn, in that order. None: they could not be read, and
-    /// are asked for again.
+    /// The batches asked for by [`Core::rewrite_target`], each with its lsn, in that order. None: they could not be
+    /// read, and are asked for again.
     pub fn read(&mut self, batches: Option<Vec<(u64, Entry)>>) {
-        self.crowded = self.crowded.take().and_then(|(crowded, _)| Some((crowded, Some(batches?.into()))));
+        self.rewrite = self.rewrite.take().and_then(|(rewrite, _)| Some((rewrite, Some(batches?.into()))));
     }
 
     /// Bytes of the batches that are needed, at least.
     pub fn needed_bytes(&self) -> u64 {
-        self.ledger.needed_bytes()
+        self.references.needed_bytes()
     }
 
     /// Gives up the files that are kept for segments to come: the disk needs their room.
     pub fn release_pool(&mut self, effects: &mut Vec<FileEffect>) {
-        let files = self.pool.files.drain(..).map(FileName::Temporary);
+        let files = self.supply.pool.files.drain(..).map(FileName::Temporary);
         effects.extend(files.map(|file| FileEffect::Remove { file }));
     }
 
-    /// The life of this start, and those before it, newest first.
-    pub fn lives(&self) -> (u64, &[u64]) {
-        (self.drawn.life, &self.past_lives)
+    /// The boot id of this start, and those before it, newest first.
+    pub fn boot_ids(&self) -> (u64, &[u64]) {
+        (self.nonces.boot_id, &self.past_boot_ids)
     }
 
     /// The highest durable lsn.
     pub fn durable(&self) -> u64 {
-        self.durable
+        self.sequence.durable
     }
 
     /// The oldest segment and the groups that keep it, if it is not the newest.
     pub fn oldest(&self) -> Option<(SegmentNumber, Vec<PartitionId>)> {
-        self.ledger.oldest()
+        self.references.oldest()
     }
 
     /// Whether the newest mark says everything that is durable.
     pub fn is_marked(&self) -> bool {
-        self.marked == self.durable
+        self.sequence.marked == self.sequence.durable
     }
 
     /// Bytes written into the segments in use, and those zeroed in the newest.
     pub fn bytes(&self) -> u64 {
-        self.ledger.bytes() + self.active.capacity
+        self.references.bytes() + self.active.capacity
     }
 
     /// Segments in use.
     pub fn segments(&self) -> usize {
-        self.ledger.segments()
+        self.references.segments()
     }
 
     fn put(&mut self, entry: &Entry, carried: bool, out: &mut Gather) {
-        self.chain = record::encode(entry, self.next_lsn, carried, self.link, out);
-        self.link = self.chain;
-        self.ledger.note(self.active.number, self.next_lsn, carried, entry);
-        self.next_lsn += 1;
+        self.sequence.chain = record::encode(entry, self.sequence.next_lsn, carried, self.sequence.link, out);
+        self.sequence.link = self.sequence.chain;
+        self.references.note(self.active.number, self.sequence.next_lsn, carried, entry);
+        self.sequence.next_lsn += 1;
     }
 
     /// The batches that the next write carries.
     fn next_batches(&mut self) -> Vec<(u64, Entry)> {
-        let Some((crowded, Some(batches))) = &mut self.crowded else { return Vec::new() };
-        if !self.ledger.holds(crowded.segment) {
+        let Some((rewrite, Some(batches))) = &mut self.rewrite else { return Vec::new() };
+        if !self.references.holds(rewrite.segment) {
             // Checkpoints were faster.
-            self.crowded = None;
+            self.rewrite = None;
             return Vec::new();
         }
         let (mut bytes, mut next) = (0, Vec::new());
@@ -387,13 +407,13 @@ impl Core {
     fn carry_batches(&mut self, batches: Vec<(u64, Entry)>, out: &mut Gather) {
         for (lsn, entry) in batches {
             if let Some((group, instance)) = entry.batch()
-                && self.ledger.needs(lsn, group, instance)
+                && self.references.needs(lsn, group, instance)
             {
                 self.put(&entry, true, out);
             }
         }
-        if let Some((crowded, _)) = self.crowded.take_if(|(_, rest)| rest.as_ref().is_some_and(VecDeque::is_empty)) {
-            self.ledger.carried(crowded.segment);
+        if let Some((rewrite, _)) = self.rewrite.take_if(|(_, rest)| rest.as_ref().is_some_and(VecDeque::is_empty)) {
+            self.references.carried(rewrite.segment);
             self.trim_wanted = true;
         }
     }
@@ -402,9 +422,9 @@ impl Core {
     fn take_carried(&mut self) -> Vec<Entry> {
         let mut carried = Vec::new();
         if std::mem::take(&mut self.trim_wanted) {
-            let first_kept = self.ledger.first_needed();
-            if self.ledger.oldest().is_some_and(|(oldest, _)| oldest < first_kept) {
-                self.ledger.carry(first_kept, &mut carried);
+            let first_kept = self.references.first_needed();
+            if self.references.oldest().is_some_and(|(oldest, _)| oldest < first_kept) {
+                self.references.carry(first_kept, &mut carried);
                 self.leaving = Some(first_kept);
             }
         }
@@ -417,11 +437,11 @@ impl Core {
         if self.active.next + record::HEAD_BYTES as u64 + bytes <= self.active.capacity {
             return;
         }
-        if let Some(Preparation { number, bytes, reuses }) = self.spares.pop_front() {
-            self.ledger.end_segment(self.active.number, self.active.next);
+        if let Some(Preparation { number, bytes, reuses }) = self.supply.spares.pop_front() {
+            self.references.end_segment(self.active.number, self.active.next);
             self.active = Active { number, next: 0, capacity: bytes, reused: reuses.is_some() };
-            self.pool.opened += 1;
-            self.ledger.begin_segment(number, self.next_lsn);
+            self.supply.pool.opened += 1;
+            self.references.begin_segment(number, self.sequence.next_lsn);
             self.trim_wanted = true;
         }
     }
@@ -431,15 +451,16 @@ impl Core {
         let offset = self.active.next;
         if offset == 0 {
             let Active { number: segment, reused, .. } = self.active;
-            let (identity, drawn, past_lives) = (self.identity, self.drawn, self.past_lives.clone());
-            let header = Header { identity, drawn, past_lives, segment, first_lsn: self.next_lsn, reused };
+            let (identity, nonces, past_boot_ids) = (self.identity, self.nonces, self.past_boot_ids.clone());
+            let header = Header { identity, nonces, past_boot_ids, segment, first_lsn: self.sequence.next_lsn, reused };
             out.copy(&header.encode());
         }
         let at = offset + out.len();
         let Identity { cluster, node, .. } = self.identity;
-        let seed = MarkSeed::new(cluster, node, self.active.number, at, self.drawn.salt);
-        self.link = record::encode_mark(self.next_lsn, self.durable, self.chain, seed, out);
-        self.marked = self.durable;
+        let seed = MarkSeed::new(cluster, node, self.active.number, at, self.nonces.salt);
+        self.sequence.link =
+            record::encode_mark(self.sequence.next_lsn, self.sequence.durable, self.sequence.chain, seed, out);
+        self.sequence.marked = self.sequence.durable;
         offset
     }
 
@@ -448,7 +469,7 @@ impl Core {
         self.active.next = boundary(offset + out.len());
         effects.push(FileEffect::Append { file, offset, parts: out.finish() });
         effects.push(FileEffect::Flush { file });
-        self.in_flight = Some(self.next_lsn - 1);
+        self.sequence.in_flight = Some(self.sequence.next_lsn - 1);
         if mutant!(trim_early)
             && let Some(first_kept) = self.leaving.take()
         {
@@ -459,12 +480,12 @@ impl Core {
     }
 
     fn drop_segments(&mut self, first_kept: SegmentNumber, effects: &mut Vec<FileEffect>) {
-        self.pool.begin_drop();
-        for number in self.ledger.drop_below(first_kept) {
+        self.supply.pool.begin_drop();
+        for number in self.references.drop_below(first_kept) {
             let file = FileName::Segment(number);
             effects.push(if self.keep_all {
                 FileEffect::Rename { from: file, to: FileName::Old(number) }
-            } else if self.pool.keeps(number) {
+            } else if self.supply.pool.keeps(number) {
                 FileEffect::Rename { from: file, to: FileName::Temporary(number) }
             } else {
                 FileEffect::Remove { file }
@@ -486,7 +507,7 @@ pub struct Opening {
 /// What the proof of an older start left: everything a new segment continues.
 #[derive(Debug)]
 pub(super) struct Past {
-    pub(super) ledger: Ledger,
+    pub(super) references: SegmentReferences,
     /// Records up to here are proven durable.
     pub(super) proven: u64,
     /// The checksum of record `proven`.
@@ -495,8 +516,8 @@ pub(super) struct Past {
     pub(super) tail: Vec<(bool, Entry)>,
     /// The segment that the new one follows, and its proven bytes.
     pub(super) last: Option<(SegmentNumber, u64)>,
-    /// The lives of all starts so far, newest first.
-    pub(super) lives: Vec<u64>,
+    /// The boot ids of all starts so far, newest first.
+    pub(super) boot_ids: Vec<u64>,
     /// Files that are no part of the log: prepared segments, half-made ones.
     pub(super) leftovers: Vec<FileName>,
 }
@@ -504,41 +525,44 @@ pub(super) struct Past {
 impl Past {
     /// Nothing: the log of a new node begins. Whatever lies there goes.
     pub(super) fn nothing(leftovers: Vec<FileName>) -> Past {
-        let (ledger, tail, lives) = (Ledger::default(), Vec::new(), Vec::new());
-        Past { ledger, proven: 0, chain: 0, tail, last: None, lives, leftovers }
+        let (references, tail, boot_ids) = (SegmentReferences::default(), Vec::new(), Vec::new());
+        Past { references, proven: 0, chain: 0, tail, last: None, boot_ids, leftovers }
     }
 
     /// Opens the segment of this start, holding the unproven tail again.
-    pub(super) fn open(mut self, identity: Identity, drawn: Drawn, geometry: Geometry, keep_all: bool) -> Opening {
-        self.lives.truncate(PAST_LIVES_MAX);
+    pub(super) fn open(
+        mut self,
+        identity: Identity,
+        nonces: StartNonces,
+        geometry: Geometry,
+        keep_all: bool,
+    ) -> Opening {
+        self.boot_ids.truncate(PAST_BOOT_IDS_MAX);
         let number = self.last.map_or(1, |(number, _)| number + 1);
         let tail: u64 = self.tail.iter().map(|(_, entry)| entry_bytes(entry) as u64).sum();
         let capacity = geometry.first_bytes.max(boundary(BOUNDARY_BYTES + record::HEAD_BYTES as u64 + tail));
         let mut core = Core {
             identity,
-            drawn,
-            past_lives: self.lives,
+            nonces,
+            past_boot_ids: self.boot_ids,
             geometry,
             active: Active { number, next: 0, capacity, reused: false },
-            next_lsn: self.proven + 1,
-            chain: self.chain,
-            link: self.chain,
-            durable: self.proven,
-            marked: self.proven,
-            in_flight: None,
-            ledger: self.ledger,
-            spares: VecDeque::new(),
-            ordered: VecDeque::new(),
-            pool: Pool { whole_from: number + 1, ..Pool::default() },
-            crowded: None,
+            sequence: Sequence::after(self.proven, self.chain),
+            references: self.references,
+            supply: Supply {
+                spares: VecDeque::new(),
+                ordered: VecDeque::new(),
+                pool: Pool { whole_from: number + 1, ..Pool::default() },
+            },
+            rewrite: None,
             leaving: None,
             keep_all,
             trim_wanted: true,
         };
         if let Some((last, bytes)) = self.last {
-            core.ledger.end_segment(last, bytes);
+            core.references.end_segment(last, bytes);
         }
-        core.ledger.begin_segment(number, core.next_lsn);
+        core.references.begin_segment(number, core.sequence.next_lsn);
         let mut effects: Vec<FileEffect> = self.leftovers.into_iter().map(|file| FileEffect::Remove { file }).collect();
         let mut out = Gather::default();
         core.open_write(&mut out);
@@ -546,7 +570,7 @@ impl Past {
             core.put(entry, *carried, &mut out);
         }
         core.active.next = boundary(out.len());
-        core.durable = core.next_lsn - 1;
+        core.sequence.durable = core.sequence.next_lsn - 1;
         let (file, name) = (FileName::Temporary(number), FileName::Segment(number));
         effects.push(FileEffect::Create { file, bytes: capacity });
         effects.push(FileEffect::Append { file, offset: 0, parts: out.finish() });

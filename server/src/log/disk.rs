@@ -23,7 +23,7 @@ pub trait Disk {
         _ = file;
     }
     /// Carries out one effect. A failed `Flush` must never be repeated (hazards.md ST1).
-    fn carry_out(&mut self, effect: &FileEffect) -> io::Result<()>;
+    fn apply(&mut self, effect: &FileEffect) -> io::Result<()>;
 }
 
 /// Bytes written between two flushes while a segment is zeroed: commits of others slip in between.
@@ -138,7 +138,7 @@ impl Disk for FileDisk {
         }
     }
 
-    fn carry_out(&mut self, effect: &FileEffect) -> io::Result<()> {
+    fn apply(&mut self, effect: &FileEffect) -> io::Result<()> {
         match effect {
             FileEffect::Create { file, bytes } => self.create(*file, *bytes),
             FileEffect::Append { file, offset, parts } => self.write(*file, *offset, parts),

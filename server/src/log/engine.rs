@@ -6,14 +6,14 @@ use std::io;
 
 use coppice_core::replay::Entry;
 
-use super::carry;
+use super::apply;
 use super::core::{Core, FileEffect, FileName, Geometry, Opening, Past, Preparation};
 use super::disk::Disk;
-pub use super::ledger::Crowded;
 use super::recovery::{self, Cut, Recovered};
-use super::segment::{Drawn, SegmentNumber};
+use super::segment::{SegmentNumber, StartNonces};
+pub use super::segment_references::RewriteTarget;
 use super::writer::LogError;
-use crate::datadir::Identity;
+use crate::incarnation::Identity;
 
 /// A failed effect, and what it was.
 #[derive(Debug)]
@@ -87,9 +87,15 @@ impl Found {
     ///
     /// # Errors
     /// The disk's.
-    pub fn open<D: Disk>(self, mut disk: D, drawn: Drawn, geometry: Geometry, keep_all: bool) -> io::Result<Engine<D>> {
-        let opening = self.past.open(self.identity, drawn, geometry, keep_all);
-        let core = carry_out(opening, &mut disk)?;
+    pub fn open<D: Disk>(
+        self,
+        mut disk: D,
+        nonces: StartNonces,
+        geometry: Geometry,
+        keep_all: bool,
+    ) -> io::Result<Engine<D>> {
+        let opening = self.past.open(self.identity, nonces, geometry, keep_all);
+        let core = apply_opening(opening, &mut disk)?;
         Ok(Engine::new(core, disk))
     }
 }
@@ -98,13 +104,13 @@ impl Found {
 ///
 /// # Errors
 /// The disk's.
-pub fn create<D: Disk>(disk: &mut D, identity: Identity, drawn: Drawn, geometry: Geometry) -> io::Result<()> {
+pub fn create<D: Disk>(disk: &mut D, identity: Identity, nonces: StartNonces, geometry: Geometry) -> io::Result<()> {
     let leftovers = disk.list()?;
-    carry_out(Past::nothing(leftovers).open(identity, drawn, geometry, false), disk).map(|_| ())
+    apply_opening(Past::nothing(leftovers).open(identity, nonces, geometry, false), disk).map(|_| ())
 }
 
-fn carry_out<D: Disk>(opening: Opening, disk: &mut D) -> io::Result<Core> {
-    opening.effects.iter().try_for_each(|effect| carry::open(disk, effect))?;
+fn apply_opening<D: Disk>(opening: Opening, disk: &mut D) -> io::Result<Core> {
+    opening.effects.iter().try_for_each(|effect| apply::open(disk, effect))?;
     Ok(opening.core)
 }
 
@@ -135,7 +141,7 @@ impl<D: Disk> Engine<D> {
     /// A write or flush failed: for good, the log must not be used any more (hazards.md ST1).
     pub fn proceed(&mut self) -> Result<Progress, Failure> {
         while let Some(effect) = self.pending.front() {
-            match carry::commit(&mut self.disk, effect) {
+            match apply::commit(&mut self.disk, effect) {
                 Ok(()) => {}
                 // The disk took nothing yet that anybody relies on: the same bytes go to the same place later. A flush
                 // that reports a full disk has lost pages, and is a failure like any other.
@@ -144,7 +150,7 @@ impl<D: Disk> Engine<D> {
                         return Ok(Progress::Full);
                     }
                 }
-                Err(_) if mutant!(retry_flush) && self.disk.carry_out(effect).is_ok() => {}
+                Err(_) if mutant!(retry_flush) && self.disk.apply(effect).is_ok() => {}
                 Err(error) => return Err(Failure { effect: effect.clone(), error }),
             }
             self.pending.pop_front();
@@ -176,12 +182,12 @@ impl<D: Disk> Engine<D> {
     }
 
     /// The segment whose batches are to be carried, if that is due: [`read_batches`] reads them.
-    pub fn to_carry(&mut self) -> Option<Crowded> {
-        self.core.to_carry()
+    pub fn rewrite_target(&mut self) -> Option<RewriteTarget> {
+        self.core.rewrite_target()
     }
 
-    /// What was read of a segment asked for by [`Engine::to_carry`]; none: it could not be read now.
-    pub fn carry(&mut self, batches: Option<Vec<(u64, Entry)>>) {
+    /// What was read of a segment asked for by [`Engine::rewrite_target`]; none: it could not be read now.
+    pub fn rewrite(&mut self, batches: Option<Vec<(u64, Entry)>>) {
         self.core.read(batches);
     }
 
@@ -200,8 +206,8 @@ impl<D: Disk> Engine<D> {
 ///
 /// # Errors
 /// As [`super::LogWriter::open`].
-pub fn read_batches<D: Disk>(disk: &mut D, crowded: &Crowded) -> Result<Vec<(u64, Entry)>, LogError> {
-    recovery::read_batches(disk, crowded)
+pub fn read_batches<D: Disk>(disk: &mut D, rewrite: &RewriteTarget) -> Result<Vec<(u64, Entry)>, LogError> {
+    recovery::read_batches(disk, rewrite)
 }
 
 /// Whether the disk is full, this user's share of it, or the table of open files: what passes by itself.

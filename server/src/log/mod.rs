@@ -1,8 +1,8 @@
 //! The acceptor log: one per node, for all its groups, so that one flush serves every vote that waits.
 //!
-//! `record`, `segment`, `ledger`, `core` and `recovery` are pure: they turn records into [`FileEffect`]s and bytes back
-//! into records, and the simulator runs them over a disk of its own. `disk`, `file` and `writer` touch the world. The
-//! hazards are ST1 to ST4, ST8 and ST10 of `hazards.md`.
+//! `record`, `segment`, `segment_references`, `core` and `recovery` are pure: they turn records into [`FileEffect`]s
+//! and bytes back into records, and the simulator runs them over a disk of its own. `disk`, `file` and `writer` touch
+//! the world. The hazards are ST1 to ST4, ST8 and ST10 of `hazards.md`.
 //!
 //! # The file format
 //!
@@ -25,22 +25,22 @@
 //! # Trimming
 //!
 //! A segment goes when no group needs a batch in it. What must outlive it (promises, create requests, removals, trim
-//! positions) is written again first, in a flush of its own time ([`ledger::Ledger`]). So are batches, once the log is
-//! more than twice as long as what is needed in it: votes of a group without a quorum, and what a replica holds that
-//! awaits a snapshot. Their copies say that they are copies, and keep ballot and instance. Its file becomes a segment
-//! again: making one of zeros writes every byte twice.
+//! positions) is written again first, in a flush of its own time ([`segment_references::SegmentReferences`]). So are
+//! batches, once the log is more than twice as long as what is needed in it: votes of a group without a quorum, and
+//! what a replica holds that awaits a snapshot. Their copies say that they are copies, and keep ballot and instance.
+//! Its file becomes a segment again: making one of zeros writes every byte twice.
 
-mod carry;
+mod apply;
 pub mod core;
 pub mod disk;
 pub mod engine;
 mod file;
 pub mod ids;
-pub mod ledger;
 pub mod reader;
 pub mod record;
 pub mod recovery;
 pub mod segment;
+pub mod segment_references;
 mod thread;
 pub mod writer;
 
@@ -51,5 +51,5 @@ pub use self::ids::{Ballot, Batch, Commands, Configuration, Instance, Lsn, Parti
 pub use self::recovery::{Cut, Damage};
 pub(crate) use self::thread::free_bytes;
 pub use self::writer::{
-    Append, Awaited, Flushed, Hooks, Log, LogError, LogFailure, LogOptions, LogWriter, Opened, Space, Stopped,
+    Append, DurableWait, FlushReport, Hooks, Log, LogError, LogFailure, LogOptions, LogWriter, OpenLog, Space, Stopped,
 };

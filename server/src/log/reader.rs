@@ -55,7 +55,7 @@ impl Disk for ReadOnly {
         }
     }
 
-    fn carry_out(&mut self, _: &FileEffect) -> io::Result<()> {
+    fn apply(&mut self, _: &FileEffect) -> io::Result<()> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 }

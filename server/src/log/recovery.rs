@@ -7,11 +7,11 @@ use coppice_core::replay::{BatchKey, Entry, batch_ballot, batch_key};
 use super::core::{FileName, Past};
 use super::disk::Disk;
 use super::ids::{Ballot, PartitionId};
-use super::ledger::{Crowded, Ledger};
 use super::record::{self, BadRecord, Decoded, LENGTH_BYTES};
 use super::segment::{BOUNDARY_BYTES, BadHeader, HEADER_BYTES, Header, MarkSeed, SegmentNumber, boundary};
+use super::segment_references::{RewriteTarget, SegmentReferences};
 use super::writer::LogError;
-use crate::datadir::{ClusterId, NodeId};
+use coppice_client::wire::{ClusterId, NodeId};
 
 /// A bad byte where everything had been durable. The node must not vote: what it promised is lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,16 +52,16 @@ pub enum BadPlace {
 ///
 /// # Errors
 /// [`LogError::Damage`] if the segment cannot be read to its end; the disk's errors.
-pub(super) fn read_batches<D: Disk>(disk: &mut D, crowded: &Crowded) -> Result<Vec<(u64, Entry)>, LogError> {
-    let file = FileName::Segment(crowded.segment);
+pub(super) fn read_batches<D: Disk>(disk: &mut D, rewrite: &RewriteTarget) -> Result<Vec<(u64, Entry)>, LogError> {
+    let file = FileName::Segment(rewrite.segment);
     let bytes = disk.read(file, usize::MAX)?;
     let damage = |offset, reason| LogError::from(Damage { file, offset, reason });
-    let header = Header::decode(&bytes, crowded.segment).map_err(|reason| damage(0, reason.into()))?;
+    let header = Header::decode(&bytes, rewrite.segment).map_err(|reason| damage(0, reason.into()))?;
     let mut newest: BTreeMap<(PartitionId, BatchKey), (u64, Ballot, Entry)> = BTreeMap::new();
     let mut sink = |lsn, _, entry: Entry| {
         let Entry::Group { group, record } = &entry else { return };
         let Some(key) = batch_key(record) else { return };
-        if crowded.needed.get(group).is_none_or(|trimmed| key.0 <= *trimmed) {
+        if rewrite.needed.get(group).is_none_or(|trimmed| key.0 <= *trimmed) {
             return;
         }
         let (key, ballot) = ((*group, key), batch_ballot(record));
@@ -70,13 +70,13 @@ pub(super) fn read_batches<D: Disk>(disk: &mut D, crowded: &Crowded) -> Result<V
         }
     };
     let mut walk = Walk::new(Some((header.identity.cluster, header.identity.node)), &mut sink);
-    (walk.next_lsn, walk.salt) = (header.first_lsn, Some(header.drawn.salt));
-    let (offset, reason) = walk.segment(&header, &bytes, crowded.end_lsn);
-    if walk.next_lsn < crowded.end_lsn {
+    (walk.next_lsn, walk.salt) = (header.first_lsn, Some(header.nonces.salt));
+    let (offset, reason) = walk.segment(&header, &bytes, rewrite.end_lsn);
+    if walk.next_lsn < rewrite.end_lsn {
         return Err(damage(offset, reason.unwrap_or(BadRecord::Missing).into()));
     }
     // The segments behind it are open: all of this one was durable before.
-    walk.prove(crowded.end_lsn.saturating_sub(1));
+    walk.prove(rewrite.end_lsn.saturating_sub(1));
     let mut batches: Vec<(u64, Entry)> = newest.into_values().map(|(lsn, _, entry)| (lsn, entry)).collect();
     batches.sort_by_key(|(lsn, _)| *lsn);
     Ok(batches)
@@ -124,7 +124,7 @@ struct Unproven {
 
 struct Walk<'a> {
     owner: Option<(ClusterId, NodeId)>,
-    ledger: Ledger,
+    references: SegmentReferences,
     next_lsn: u64,
     /// The checksum of the last record; `None` before the first mark of the oldest segment.
     chain: Option<u32>,
@@ -169,7 +169,7 @@ pub(super) fn recover<D: Disk>(
     let stop = walk.all(disk, &files)?;
     walk.judge(&files, &stop)?;
     let torn = !stop.is_clean();
-    let Walk { buffer, ledger, proven, proven_chain, proven_end, sink, .. } = walk;
+    let Walk { buffer, references, proven, proven_chain, proven_end, sink, .. } = walk;
     let last =
         files.run.last().map(|(last, _)| (*last, if proven_end.0 == *last { proven_end.1 } else { BOUNDARY_BYTES }));
     let mut leftovers = files.leftovers;
@@ -182,13 +182,14 @@ pub(super) fn recover<D: Disk>(
     let cut = torn.then_some(Cut { file: stop.file, offset: stop.offset, reason: stop.reason });
     let newest = files.run.last().and_then(|(_, header)| header.as_ref().ok());
     let incarnation = newest.map_or(0, |header| header.identity.incarnation);
-    let lives = newest.map_or_else(Vec::new, |header| [&[header.drawn.life], &header.past_lives[..]].concat());
+    let boot_ids =
+        newest.map_or_else(Vec::new, |header| [&[header.nonces.boot_id], &header.past_boot_ids[..]].concat());
     let behind = files.unused.first().map(|(number, reason)| {
         let file = FileName::Segment(*number);
         Damage { file, offset: 0, reason: (*reason).into() }
     });
     Ok(Recovered {
-        past: Past { ledger, proven, chain: proven_chain, tail, last, lives, leftovers },
+        past: Past { references, proven, chain: proven_chain, tail, last, boot_ids, leftovers },
         cut,
         incarnation,
         behind,
@@ -249,7 +250,7 @@ impl<'a> Walk<'a> {
     fn new(owner: Option<(ClusterId, NodeId)>, sink: &'a mut dyn FnMut(u64, bool, Entry)) -> Walk<'a> {
         Walk {
             owner,
-            ledger: Ledger::default(),
+            references: SegmentReferences::default(),
             next_lsn: 0,
             chain: None,
             link: 0,
@@ -276,7 +277,7 @@ impl<'a> Walk<'a> {
                 Ok(header) => header,
                 // Its one write was not durable when a later start wrote it again: nothing of it counts.
                 Err(_) if stop.is_none() && self.next_lsn == limit => {
-                    self.ledger.begin_segment(*number, limit);
+                    self.references.begin_segment(*number, limit);
                     continue;
                 }
                 Err(reason) => {
@@ -286,7 +287,7 @@ impl<'a> Walk<'a> {
                 }
             };
             self.owner.get_or_insert((header.identity.cluster, header.identity.node));
-            self.salt = Some(header.drawn.salt);
+            self.salt = Some(header.nonces.salt);
             self.highest_mark = self.highest_mark.max(header.first_lsn.saturating_sub(1));
             if at == 0 {
                 self.next_lsn = header.first_lsn;
@@ -298,9 +299,9 @@ impl<'a> Walk<'a> {
             }
             // A header is written when everything before it is durable, as a mark is.
             self.prove(header.first_lsn.saturating_sub(1));
-            self.ledger.begin_segment(*number, header.first_lsn);
+            self.references.begin_segment(*number, header.first_lsn);
             let (offset, reason) = self.segment(header, &bytes, limit);
-            self.ledger.end_segment(*number, bytes.len() as u64);
+            self.references.end_segment(*number, bytes.len() as u64);
             let newest = at + 1 == files.run.len();
             if newest || self.next_lsn < limit {
                 self.scan_marks(*number, &bytes, offset);
@@ -390,7 +391,7 @@ impl<'a> Walk<'a> {
     fn prove(&mut self, durable: u64) {
         self.highest_mark = self.highest_mark.max(durable);
         while let Some(record) = self.buffer.pop_front_if(|record| record.lsn <= durable) {
-            self.ledger.note(record.segment, record.lsn, record.carried, &record.entry);
+            self.references.note(record.segment, record.lsn, record.carried, &record.entry);
             (self.proven, self.proven_chain) = (record.lsn, record.crc);
             self.proven_end = (record.segment, record.end);
             (self.sink)(record.lsn, record.carried, record.entry);
@@ -427,7 +428,7 @@ impl<'a> Walk<'a> {
             Entry::Kept { segment } => Some(segment),
             _ => None,
         });
-        let kept = unproven.chain([self.ledger.kept()]).max().unwrap_or(1);
+        let kept = unproven.chain([self.references.kept()]).max().unwrap_or(1);
         let (oldest, _) = files.run.first().expect("a run is not empty");
         if *oldest > kept {
             let file = FileName::Segment(oldest - 1);

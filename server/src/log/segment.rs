@@ -1,8 +1,10 @@
 //! Segment files: their names, their header and the boundaries inside. Knows no records and no disk.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use coppice_client::wire::{ClusterId, NodeId};
 
-use crate::datadir::{ClusterId, Identity, NodeId};
+use crate::incarnation::Identity;
+use crate::incarnation::claim::PAST_BOOT_IDS_MAX;
 
 /// Every write starts at a multiple of this: no sector that holds durable bytes is ever written again.
 pub const BOUNDARY_BYTES: u64 = 4_096;
@@ -14,23 +16,18 @@ const MAGIC: [u8; 8] = *b"COPPLOG\n";
 /// to 7 were never released.
 pub const FORMAT: u32 = 8;
 
-/// Lives before the present one that a header names at most: a peer that missed more starts than these compares lsns
-/// only ([`crate::datadir::claim`]). As many as fit a header with room to spare: a copy that starts again and again
-/// where nobody hears it must not outlive them.
-pub const PAST_LIVES_MAX: usize = 256;
-
 /// Bytes of the header that mean something; zeros follow up to the first boundary.
-pub const HEADER_BYTES: usize = 88 + 8 * PAST_LIVES_MAX;
+pub const HEADER_BYTES: usize = 88 + 8 * PAST_BOOT_IDS_MAX;
 
 /// Number of a segment, from 1, never reused while the file of an older one could be taken for it.
 pub type SegmentNumber = u64;
 
 /// Random numbers of one start of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drawn {
+pub struct StartNonces {
     /// Tells this start from every other one, also from that of a copy of the directory which counts the same
     /// incarnation. Other nodes are told it.
-    pub life: u64,
+    pub boot_id: u64,
     /// Seeds the marks of every segment that this start opens, and is part of them. Nobody outside the node learns it,
     /// so no client can write a value that holds a mark.
     ///
@@ -45,9 +42,9 @@ pub struct Header {
     /// Whose log this is, and which start of that node wrote it.
     pub identity: Identity,
     /// The random numbers of that start.
-    pub drawn: Drawn,
-    /// The lives of the starts before it, newest first, at most [`PAST_LIVES_MAX`].
-    pub past_lives: Vec<u64>,
+    pub nonces: StartNonces,
+    /// The boot ids of the starts before it, newest first, at most [`PAST_BOOT_IDS_MAX`].
+    pub past_boot_ids: Vec<u64>,
     /// Its own number: a file under a wrong name is found out.
     pub segment: SegmentNumber,
     /// The lsn of its first record. Everything before was durable when the header was written, and whatever older
@@ -69,11 +66,11 @@ impl Header {
         out.put_u64_le(self.segment);
         out.put_u64_le(self.first_lsn);
         out.put_u64_le(u64::from(self.reused));
-        out.put_u64_le(self.drawn.life);
-        out.put_u64_le(self.drawn.salt);
-        let past_lives = &self.past_lives[..self.past_lives.len().min(PAST_LIVES_MAX)];
-        out.put_u32_le(past_lives.len() as u32);
-        past_lives.iter().for_each(|life| out.put_u64_le(*life));
+        out.put_u64_le(self.nonces.boot_id);
+        out.put_u64_le(self.nonces.salt);
+        let past_boot_ids = &self.past_boot_ids[..self.past_boot_ids.len().min(PAST_BOOT_IDS_MAX)];
+        out.put_u32_le(past_boot_ids.len() as u32);
+        past_boot_ids.iter().for_each(|boot_id| out.put_u64_le(*boot_id));
         out.resize(HEADER_BYTES - 4, 0);
         let crc = crc32c::crc32c(&out);
         out.put_u32_le(crc);
@@ -100,11 +97,11 @@ impl Header {
         };
         let (segment_found, first_lsn) = (head.get_u64_le(), head.get_u64_le());
         let reused = head.get_u64_le() == 1;
-        let drawn = Drawn { life: head.get_u64_le(), salt: head.get_u64_le() };
-        let count = (head.get_u32_le() as usize).min(PAST_LIVES_MAX);
-        let mut past_lives: Vec<u64> = (0..PAST_LIVES_MAX).map(|_| head.get_u64_le()).collect();
-        past_lives.truncate(count);
-        let header = Header { identity, drawn, past_lives, segment: segment_found, first_lsn, reused };
+        let nonces = StartNonces { boot_id: head.get_u64_le(), salt: head.get_u64_le() };
+        let count = (head.get_u32_le() as usize).min(PAST_BOOT_IDS_MAX);
+        let mut past_boot_ids: Vec<u64> = (0..PAST_BOOT_IDS_MAX).map(|_| head.get_u64_le()).collect();
+        past_boot_ids.truncate(count);
+        let header = Header { identity, nonces, past_boot_ids, segment: segment_found, first_lsn, reused };
         if magic != MAGIC || crc != head.get_u32_le() {
             return Err(BadHeader::Checksum);
         }
@@ -149,7 +146,7 @@ pub enum BadHeader {
 pub struct MarkSeed {
     /// The checksum from which the mark's own starts.
     pub crc: u32,
-    /// [`Drawn::salt`], which the mark states: 32 bits of checksum alone could be met by trying.
+    /// [`StartNonces::salt`], which the mark states: 32 bits of checksum alone could be met by trying.
     pub salt: u64,
 }
 
@@ -196,8 +193,8 @@ mod tests {
 
     fn header() -> Header {
         let identity = Identity { cluster: ClusterId(7), node: NodeId(2), incarnation: 3 };
-        let drawn = Drawn { life: 77, salt: 78 };
-        Header { identity, drawn, past_lives: vec![76, 75], segment: 17, first_lsn: 99, reused: true }
+        let nonces = StartNonces { boot_id: 77, salt: 78 };
+        Header { identity, nonces, past_boot_ids: vec![76, 75], segment: 17, first_lsn: 99, reused: true }
     }
 
     #[test]

@@ -11,15 +11,15 @@ use std::{io, mem};
 use coppice_core::replay::Entry;
 use crossbeam::channel::{self, Receiver, RecvTimeoutError, Sender};
 
-use super::carry;
+use super::apply;
 use super::core::{FileEffect, Preparation};
 use super::disk::FileDisk;
-use super::engine::{self, Crowded, Engine, Failure, Progress, is_full, is_out_of_descriptors};
+use super::engine::{self, Engine, Failure, Progress, RewriteTarget, is_full, is_out_of_descriptors};
 use super::ids::{Lsn, PartitionId};
 use super::record::entry_bytes;
 use super::segment::SegmentNumber;
-use super::writer::{Append, Flushed, Hooks, LogError, LogFailure, LogOptions};
-use crate::spin::{Spin, Wait};
+use super::writer::{Append, FlushReport, Hooks, LogError, LogFailure, LogOptions};
+use crate::busy_poll::{BusyPoll, Wait};
 
 /// How often the keeper looks at the free space where there is little, and tries again to prepare a segment.
 const KEEPER_INTERVAL: Duration = Duration::from_millis(200);
@@ -53,7 +53,7 @@ impl Shared {
 pub(super) enum Submission {
     Appends(Vec<Append>),
     /// And who wants to hear that they are durable.
-    Awaited(Vec<Append>, Sender<()>),
+    DurableWait(Vec<Append>, Sender<()>),
     Close,
 }
 
@@ -61,7 +61,7 @@ enum Order {
     Prepare(Preparation),
     CarryOut(Vec<FileEffect>),
     /// Read what is to be carried of this segment.
-    Read(Crowded),
+    Read(RewriteTarget),
 }
 
 /// What the keeper has to say.
@@ -73,7 +73,7 @@ enum News {
 }
 
 /// What [`spawn`] gives.
-pub(super) struct Running {
+pub(super) struct WriterThreads {
     pub(super) submissions: Sender<Submission>,
     pub(super) shared: Arc<Shared>,
     /// To be joined after `Submission::Close`.
@@ -81,7 +81,12 @@ pub(super) struct Running {
 }
 
 /// Starts both threads.
-pub(super) fn spawn(dir: &Path, engine: Engine<FileDisk>, options: LogOptions, hooks: Hooks) -> io::Result<Running> {
+pub(super) fn spawn(
+    dir: &Path,
+    engine: Engine<FileDisk>,
+    options: LogOptions,
+    hooks: Hooks,
+) -> io::Result<WriterThreads> {
     let (submissions, inbox) = channel::bounded(options.queue_submissions_max.max(1));
     let (orders, order_inbox) = channel::unbounded();
     let (news, news_inbox) = channel::unbounded();
@@ -101,7 +106,7 @@ pub(super) fn spawn(dir: &Path, engine: Engine<FileDisk>, options: LogOptions, h
     let writer = Writer {
         dir: dir.to_owned(),
         engine,
-        spin: Spin::new(options.busy_poll),
+        busy_poll: BusyPoll::new(options.busy_poll),
         looked: Duration::ZERO,
         options,
         hooks,
@@ -118,13 +123,13 @@ pub(super) fn spawn(dir: &Path, engine: Engine<FileDisk>, options: LogOptions, h
     };
     let keeper = thread::Builder::new().name("log-keeper".into()).spawn(move || keeper.run())?;
     let writer = thread::Builder::new().name("log-writer".into()).spawn(move || writer.run())?;
-    Ok(Running { submissions, shared, threads: vec![writer, keeper] })
+    Ok(WriterThreads { submissions, shared, threads: vec![writer, keeper] })
 }
 
 struct Writer {
     dir: PathBuf,
     engine: Engine<FileDisk>,
-    spin: Spin,
+    busy_poll: BusyPoll,
     /// Time spent looking since the last flush.
     looked: Duration,
     options: LogOptions,
@@ -177,7 +182,7 @@ impl Writer {
         } else {
             self.inbox.recv_timeout(self.options.idle_mark_after)
         };
-        self.spin.waited(Wait::Request, waits.elapsed());
+        self.busy_poll.waited(Wait::Request, waits.elapsed());
         let mut bytes = 0;
         match first {
             Ok(submission) => self.take(submission, &mut bytes),
@@ -195,7 +200,7 @@ impl Writer {
 
     /// Stays awake for a while, if something may come soon.
     fn look(&mut self, since: Instant) {
-        let limit = self.spin.limit(Wait::Request);
+        let limit = self.busy_poll.limit(Wait::Request);
         if limit.is_zero() {
             return;
         }
@@ -208,7 +213,7 @@ impl Writer {
     fn take(&mut self, submission: Submission, bytes: &mut usize) {
         match submission {
             Submission::Appends(appends) => self.take_appends(appends, bytes),
-            Submission::Awaited(appends, done) => {
+            Submission::DurableWait(appends, done) => {
                 self.take_appends(appends, bytes);
                 self.awaited.push(done);
             }
@@ -233,7 +238,7 @@ impl Writer {
         }
         let start = Instant::now();
         self.engine.write(self.batch.iter().map(|append| &append.entry));
-        self.carry_out()?;
+        self.apply()?;
         let took = start.elapsed();
         failpoint!("log.before_completions");
         let segments_changed = self.after_write();
@@ -242,7 +247,7 @@ impl Writer {
         }
         let group = |append: &Append| Some((append.entry.group()?, append.lsn?));
         self.completions.extend(self.batch.iter().filter_map(group));
-        (self.hooks.flushed)(Flushed {
+        (self.hooks.flushed)(FlushReport {
             completions: &self.completions,
             durable_lsn: self.engine.core().durable(),
             records: self.batch.len(),
@@ -264,13 +269,13 @@ impl Writer {
             self.commit()?;
         }
         if self.engine.mark() {
-            self.carry_out()?;
+            self.apply()?;
             self.after_write();
         }
         Ok(())
     }
 
-    fn carry_out(&mut self) -> Result<(), Failure> {
+    fn apply(&mut self) -> Result<(), Failure> {
         while self.engine.proceed()? == Progress::Full {
             // The reserve is used up. Votes wait, nothing is proposed, and room brings everything back (ST10).
             self.shared.stuck.store(true, Ordering::Relaxed);
@@ -295,8 +300,8 @@ impl Writer {
         while let Some(preparation) = self.engine.to_prepare() {
             _ = self.orders.send(Order::Prepare(preparation));
         }
-        if let Some(crowded) = self.engine.to_carry() {
-            _ = self.orders.send(Order::Read(crowded));
+        if let Some(rewrite) = self.engine.rewrite_target() {
+            _ = self.orders.send(Order::Read(rewrite));
         }
         dropped
     }
@@ -315,7 +320,7 @@ impl Writer {
         while let Ok(news) = self.news.try_recv() {
             match news {
                 News::Prepared(number) => self.engine.prepared(number),
-                News::Read(batches) => self.engine.carry(Some(batches)),
+                News::Read(batches) => self.engine.rewrite(Some(batches)),
                 News::Failed(failure) => return Err(failure),
             }
         }
@@ -337,7 +342,7 @@ struct Keeper {
     /// Segments that are still to be prepared.
     waiting: VecDeque<Preparation>,
     /// A segment of which something is to be carried, and that could not be read so far.
-    unread: Option<Crowded>,
+    unread: Option<RewriteTarget>,
     /// What is to be freed.
     drops: VecDeque<FileEffect>,
 }
@@ -348,7 +353,7 @@ impl Keeper {
             match self.orders.recv_timeout(self.interval()) {
                 Ok(Order::Prepare(preparation)) => self.waiting.push_back(preparation),
                 Ok(Order::CarryOut(effects)) => self.drops.extend(effects),
-                Ok(Order::Read(crowded)) => self.unread = Some(crowded),
+                Ok(Order::Read(rewrite)) => self.unread = Some(rewrite),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -369,7 +374,7 @@ impl Keeper {
     /// Frees what nobody needs. Without a descriptor to do it with it is tried again later.
     fn free(&mut self) {
         while let Some(effect) = self.drops.pop_front() {
-            match carry_out(carry::trim, &mut self.disk, &effect) {
+            match carry_out(apply::trim, &mut self.disk, &effect) {
                 Ok(()) => {}
                 Err(failure) if is_out_of_descriptors(&failure.error) => return self.drops.push_front(effect),
                 Err(failure) => _ = self.news.send(News::Failed(failure)),
@@ -380,8 +385,8 @@ impl Keeper {
     /// Reads what is to be carried. A disk that cannot read now is asked again; a segment that is damaged stays where
     /// it is, and the next start names the place.
     fn read(&mut self) {
-        let Some(crowded) = &self.unread else { return };
-        match engine::read_batches(&mut self.disk, crowded) {
+        let Some(rewrite) = &self.unread else { return };
+        match engine::read_batches(&mut self.disk, rewrite) {
             Ok(batches) => _ = self.news.send(News::Read(batches)),
             Err(LogError::Io(error)) => return tracing::warn!(%error, "a segment of the log cannot be read now"),
             Err(error) => tracing::error!(%error, "a segment of the log is damaged; replace this node"),
@@ -394,7 +399,7 @@ impl Keeper {
     fn prepare(&mut self) {
         while let Some(preparation) = self.waiting.front() {
             let number = preparation.number;
-            let way = if preparation.reuses.is_some() { carry::reuse } else { carry::make };
+            let way = if preparation.reuses.is_some() { apply::reuse } else { apply::make };
             let done = preparation.effects().iter().try_for_each(|effect| carry_out(way, &mut self.disk, effect));
             if done.as_ref().is_err_and(|failure| is_full(&failure.error)) {
                 return;

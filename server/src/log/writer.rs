@@ -18,10 +18,10 @@ use super::disk::FileDisk;
 use super::engine::{self, Found};
 use super::ids::{Lsn, PartitionId};
 use super::recovery::{Cut, Damage};
-use super::segment::Drawn;
-use super::thread::{self, Running, Shared, Submission};
-use crate::datadir::Identity;
-use crate::datadir::claim::Claim;
+use super::segment::StartNonces;
+use super::thread::{self, Shared, Submission, WriterThreads};
+use crate::incarnation::Identity;
+use crate::incarnation::claim::IncarnationClaim;
 
 /// How the log is kept. Defaults are those of operations.md 3.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ pub struct Append {
 
 /// What one flush made durable.
 #[derive(Debug)]
-pub struct Flushed<'a> {
+pub struct FlushReport<'a> {
     /// Every waiting (group, lsn), in the order of the appends.
     pub completions: &'a [(PartitionId, Lsn)],
     /// Everything up to this lsn of the node's log is durable.
@@ -94,7 +94,7 @@ pub struct Flushed<'a> {
 /// What the writer thread calls.
 pub struct Hooks {
     /// After each flush, with everything that it made durable. Must not block for long: commits wait for it.
-    pub flushed: Box<dyn FnMut(Flushed<'_>) + Send>,
+    pub flushed: Box<dyn FnMut(FlushReport<'_>) + Send>,
     /// Once, when a write or flush failed. The process must stop: nothing more becomes durable, and what the failed
     /// flush was about is unknown (hazards.md ST1).
     pub failed: Box<dyn FnOnce(LogFailure) + Send>,
@@ -153,10 +153,10 @@ pub struct Space {
 
 /// Entries that are on their way to the disk.
 #[derive(Debug)]
-pub struct Awaited(Receiver<()>);
+pub struct DurableWait(Receiver<()>);
 
-impl Awaited {
-    /// Returns when they are durable. Blocks for a flush, or for as long as the disk is full: not for a shard thread.
+impl DurableWait {
+    /// Returns when they are durable. Blocks for a flush, or for as long as the disk is full: not for a worker thread.
     ///
     /// # Errors
     /// [`Stopped`]: the log ended, and they may be durable or not.
@@ -189,9 +189,9 @@ impl Log {
         self.submissions.send(Submission::Appends(appends)).map_err(|_| Stopped)
     }
 
-    /// As [`Log::append`], for a shard. Blocks while the queue is full: a shard that waits here reads no socket, which
-    /// is the answer to overload. Not while the disk is full as well: then gives back what found no place. Nothing is
-    /// given back by a log that has stopped, and nothing of it becomes durable.
+    /// As [`Log::append`], for a worker thread. Blocks while the queue is full: a worker thread that waits here reads
+    /// no socket, which is the answer to overload. Not while the disk is full as well: then gives back what found no
+    /// place. Nothing is given back by a log that has stopped, and nothing of it becomes durable.
     #[must_use]
     pub fn append_if_room(&self, appends: Vec<Append>) -> Vec<Append> {
         let mut submission = Submission::Appends(appends);
@@ -211,11 +211,11 @@ impl Log {
     ///
     /// # Errors
     /// [`Stopped`]: nothing of it will become durable.
-    pub fn append_awaited(&self, appends: Vec<Append>) -> Result<Awaited, Stopped> {
+    pub fn append_awaited(&self, appends: Vec<Append>) -> Result<DurableWait, Stopped> {
         self.check()?;
         let (done, awaited) = channel::bounded(1);
-        self.submissions.send(Submission::Awaited(appends, done)).map_err(|_| Stopped)?;
-        Ok(Awaited(awaited))
+        self.submissions.send(Submission::DurableWait(appends, done)).map_err(|_| Stopped)?;
+        Ok(DurableWait(awaited))
     }
 
     /// As [`Log::append`], but gives the entries back when the queue is full or the log has stopped.
@@ -261,13 +261,13 @@ pub struct LogWriter {
 }
 
 /// The random numbers of a start.
-fn draw() -> Drawn {
-    Drawn { life: crate::random::draw(), salt: crate::random::draw() }
+fn draw() -> StartNonces {
+    StartNonces { boot_id: crate::random::draw(), salt: crate::random::draw() }
 }
 
 /// What opening a log gives.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenLog {
     /// The running log.
     pub writer: LogWriter,
     /// Everything durable in it.
@@ -275,7 +275,7 @@ pub struct Opened {
     /// This node with the incarnation of this start, which the log now holds.
     pub identity: Identity,
     /// What this start tells others of its log.
-    pub claim: Claim,
+    pub claim: IncarnationClaim,
     /// A torn tail that was cut, to be logged.
     pub cut: Option<Cut>,
 }
@@ -295,16 +295,16 @@ impl LogWriter {
     ///
     /// # Errors
     /// [`LogError`]; after `Damage` and `Older` the node must not vote.
-    pub fn open(dir: &Path, known: Identity, options: LogOptions, hooks: Hooks) -> Result<Opened, LogError> {
+    pub fn open(dir: &Path, known: Identity, options: LogOptions, hooks: Hooks) -> Result<OpenLog, LogError> {
         let mut disk = FileDisk::new(dir, options.unsafe_no_flush)?;
         let mut replay = Replay::default();
         let found = Found::read(&mut disk, known, &mut |carried, entry| replay.apply(carried, entry))?;
         let (identity, cut) = (found.identity, found.cut.clone());
         let engine = found.open(disk, draw(), options.geometry, options.keep_all)?;
-        let (life, past_lives) = engine.core().lives();
-        let claim = Claim::new(identity.incarnation, life, past_lives, engine.core().durable());
-        let Running { submissions, shared, threads } = thread::spawn(dir, engine, options, hooks)?;
-        Ok(Opened { writer: LogWriter { log: Log { submissions, shared }, threads }, replay, identity, claim, cut })
+        let (boot_id, past_boot_ids) = engine.core().boot_ids();
+        let claim = IncarnationClaim::new(identity.incarnation, boot_id, past_boot_ids, engine.core().durable());
+        let WriterThreads { submissions, shared, threads } = thread::spawn(dir, engine, options, hooks)?;
+        Ok(OpenLog { writer: LogWriter { log: Log { submissions, shared }, threads }, replay, identity, claim, cut })
     }
 
     /// A handle to append with.

@@ -89,7 +89,7 @@ pub(super) fn nanos(took: Duration) -> u64 {
     u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Histograms of several shards added up, for rendering.
+/// Histograms of several workers added up, for rendering.
 #[derive(Debug)]
 pub(super) struct Total {
     scale: Scale,

@@ -1,5 +1,5 @@
 //! Metrics of a node (operations.md 4). [`Metric`] is the only source of names; threads write through handles
-//! ([`Shard`], [`Partition`], [`Peer`], [`Log`]) that they get once and keep; `/metrics` renders it all as OpenMetrics.
+//! ([`Worker`], [`Partition`], [`Peer`], [`Log`]) that they get once and keep; `/metrics` renders all as OpenMetrics.
 //! Writing costs a relaxed addition to a cell that no other thread writes. Nothing here knows who reads.
 //!
 //! ```
@@ -7,8 +7,8 @@
 //! use std::time::Duration;
 //!
 //! let node = Node::new(1);                       // one per process
-//! let shard = node.shard(0);                     // one per shard thread, kept by it
-//! shard.request(Op::Put, Outcome::Ok, Duration::from_micros(700));
+//! let worker = node.worker(0);                     // one per worker thread, kept by it
+//! worker.request(Op::Put, Outcome::Ok, Duration::from_micros(700));
 //! assert!(node.render().contains("coppice_requests_total{op=\"put\",result=\"ok\"} 1"));
 //! ```
 
@@ -36,7 +36,7 @@ pub struct Node(Arc<NodeCells>);
 
 #[derive(Debug)]
 struct NodeCells {
-    shards: Vec<Arc<ShardCells>>,
+    workers: Vec<Arc<WorkerCells>>,
     log: Arc<LogCells>,
     /// Locked to add or remove a partition and to render; never by a thread that records.
     partitions: Mutex<BTreeMap<Label, Arc<PartitionCells>>>,
@@ -63,10 +63,10 @@ impl Label {
 }
 
 impl Node {
-    /// Cells for `shards` shard threads.
-    pub fn new(shards: usize) -> Self {
+    /// Cells for `workers` worker threads.
+    pub fn new(workers: usize) -> Self {
         Self(Arc::new(NodeCells {
-            shards: (0..shards).map(|_| Arc::new(ShardCells::new())).collect(),
+            workers: (0..workers).map(|_| Arc::new(WorkerCells::new())).collect(),
             log: Arc::new(LogCells::new()),
             partitions: Mutex::default(),
             tolerated_failures: AtomicI64::new(UNKNOWN),
@@ -75,9 +75,9 @@ impl Node {
         }))
     }
 
-    /// The handle of shard thread `index`, which is below the number given to [`Node::new`].
-    pub fn shard(&self, index: usize) -> Shard {
-        Shard(Arc::clone(&self.0.shards[index]))
+    /// The handle of worker thread `index`, which is below the number given to [`Node::new`].
+    pub fn worker(&self, index: usize) -> Worker {
+        Worker(Arc::clone(&self.0.workers[index]))
     }
 
     /// The handle of the log writer thread.
@@ -97,7 +97,7 @@ impl Node {
 
     /// Tickets that this node, as the coordinator, keeps now.
     pub fn tickets_in_flight(&self) -> u64 {
-        self.0.shards.iter().map(|shard| shard.tickets_in_flight.get()).sum()
+        self.0.workers.iter().map(|worker| worker.tickets.in_flight.get()).sum()
     }
 
     /// How many more nodes may fail; `None`: some partition has no quorum.
@@ -115,9 +115,9 @@ impl Node {
         self.0.warnings[warning.index()].set(u64::from(on));
     }
 
-    /// Turns that each shard thread has made so far; a thread that stands still stopped turning.
+    /// Turns that each worker thread has made so far; a thread that stands still stopped turning.
     pub fn turns(&self) -> Vec<u64> {
-        self.0.shards.iter().map(|shard| shard.turns.get()).collect()
+        self.0.workers.iter().map(|worker| worker.turns.get()).collect()
     }
 
     /// The OpenMetrics text.
@@ -131,13 +131,13 @@ impl Node {
     }
 }
 
-/// What one shard thread writes. Its cells share no cache line with another thread's.
+/// What one worker thread writes. Its cells share no cache line with another thread's.
 #[derive(Clone, Debug)]
-pub struct Shard(Arc<ShardCells>);
+pub struct Worker(Arc<WorkerCells>);
 
 #[derive(Debug)]
 #[repr(align(128))]
-struct ShardCells {
+struct WorkerCells {
     turns: Cell,
     request_seconds: [Histogram; Op::COUNT],
     requests: [[Cell; Outcome::COUNT]; Op::COUNT],
@@ -146,9 +146,7 @@ struct ShardCells {
     batch_commands: Histogram,
     batches_closed: [Cell; CloseReason::COUNT],
     reply_hold_seconds: Histogram,
-    ticket_seconds: Histogram,
-    tickets: [Cell; TicketResult::COUNT],
-    tickets_in_flight: Cell,
+    tickets: TicketCells,
     multicast_messages: Cell,
     stage_busy_nanos: [Cell; Stage::COUNT],
     worker_step_seconds: Histogram,
@@ -157,7 +155,15 @@ struct ShardCells {
     rejected: [Cell; Queue::COUNT],
 }
 
-impl ShardCells {
+/// Of the tickets that this thread coordinates.
+#[derive(Debug)]
+struct TicketCells {
+    seconds: Histogram,
+    results: [Cell; TicketResult::COUNT],
+    in_flight: Cell,
+}
+
+impl WorkerCells {
     fn new() -> Self {
         Self {
             turns: Cell::default(),
@@ -168,9 +174,11 @@ impl ShardCells {
             batch_commands: Histogram::new(COUNT),
             batches_closed: Default::default(),
             reply_hold_seconds: Histogram::new(SECONDS),
-            ticket_seconds: Histogram::new(SECONDS),
-            tickets: Default::default(),
-            tickets_in_flight: Cell::default(),
+            tickets: TicketCells {
+                seconds: Histogram::new(SECONDS),
+                results: Default::default(),
+                in_flight: Cell::default(),
+            },
             multicast_messages: Cell::default(),
             stage_busy_nanos: Default::default(),
             worker_step_seconds: Histogram::new(STEPS),
@@ -181,7 +189,7 @@ impl ShardCells {
     }
 }
 
-impl Shard {
+impl Worker {
     /// One turn of the thread's loop, idle ones included: what `/livez` looks at.
     pub fn turn(&self) {
         self.0.turns.add(1);
@@ -221,9 +229,9 @@ impl Shard {
 
     /// A query over several partitions ended at this coordinator, `took` after it came.
     pub fn ticket(&self, result: TicketResult, took: Duration) {
-        self.0.tickets[result.index()].add(1);
+        self.0.tickets.results[result.index()].add(1);
         if result == TicketResult::Completed {
-            self.0.ticket_seconds.observe_time(took);
+            self.0.tickets.seconds.observe_time(took);
         }
     }
 
@@ -234,7 +242,7 @@ impl Shard {
 
     /// Tickets that this coordinator keeps now.
     pub fn set_tickets_in_flight(&self, tickets: u64) {
-        self.0.tickets_in_flight.set(tickets);
+        self.0.tickets.in_flight.set(tickets);
     }
 
     /// The thread was busy in a stage.
@@ -307,7 +315,7 @@ impl Log {
     }
 }
 
-/// What the shard thread that owns a replica publishes about it.
+/// What the worker thread that owns a replica publishes about it.
 #[derive(Clone, Debug)]
 pub struct Partition(Arc<PartitionCells>);
 
@@ -319,9 +327,7 @@ struct PartitionCells {
     window_instances: Cell,
     window_limit: Cell,
     window_instance_nanos: Cell,
-    speculation_rollbacks: Cell,
-    speculation_undone_commands: Cell,
-    speculative_instances: Cell,
+    speculation: SpeculationCells,
     leader_changes: Cell,
     keys: Cell,
     bytes: Cell,
@@ -332,6 +338,14 @@ struct PartitionCells {
     tuning: TunedCells,
     /// Locked to add a peer and to render only.
     peers: Mutex<BTreeMap<Label, Arc<PeerCells>>>,
+}
+
+/// Of what a replica has executed ahead of its decision.
+#[derive(Debug, Default)]
+struct SpeculationCells {
+    rollbacks: Cell,
+    undone_commands: Cell,
+    instances: Cell,
 }
 
 /// How the controller tunes a partition led here; shown while `known` is 1. Values are the bits of floats.
@@ -385,9 +399,9 @@ impl Partition {
         cells.window_instances.set(sample.window_instances);
         cells.window_limit.set(sample.window_limit);
         cells.window_instance_nanos.set(sample.window_instance_nanos);
-        cells.speculation_rollbacks.set(sample.speculation_rollbacks);
-        cells.speculation_undone_commands.set(sample.speculation_undone_commands);
-        cells.speculative_instances.set(sample.speculative_instances);
+        cells.speculation.rollbacks.set(sample.speculation_rollbacks);
+        cells.speculation.undone_commands.set(sample.speculation_undone_commands);
+        cells.speculation.instances.set(sample.speculative_instances);
         cells.leader_changes.set(sample.leader_changes);
         cells.keys.set(sample.keys);
         cells.bytes.set(sample.bytes);

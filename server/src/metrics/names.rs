@@ -384,7 +384,7 @@ label_values! {
 label_values! {
     /// A bounded queue or a limit.
     Queue {
-        /// Inputs of a shard thread.
+        /// Inputs of a worker thread.
         Mailbox = "mailbox",
         /// Commands that wait for a batch.
         Batcher = "batcher",

@@ -14,7 +14,7 @@ use super::cells::{Cell, Histogram, Total, seconds};
 use super::names::{
     CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Tuned, Unit, Warning,
 };
-use super::{Label, NOT_SEEN, Node, PartitionCells, ShardCells, UNKNOWN};
+use super::{Label, NOT_SEEN, Node, PartitionCells, UNKNOWN, WorkerCells};
 
 /// All metrics of a node as one OpenMetrics document.
 pub(super) fn render(node: &Node) -> String {
@@ -66,39 +66,39 @@ impl Family<'_> {
 
     fn node(&mut self, node: &Node) -> Result<(), Error> {
         let cells = &*node.0;
-        let shards = &cells.shards;
+        let workers = &cells.workers;
         match self.metric {
-            Metric::RequestSeconds => Op::ALL
-                .iter()
-                .try_for_each(|op| self.histogram(&[op.text()], shards.iter().map(|s| &s.request_seconds[op.index()]))),
-            Metric::Requests => Op::ALL.iter().try_for_each(|op| self.requests(shards, *op)),
-            Metric::InstanceSeconds => self.histogram(&[], shards.iter().map(|s| &s.instance_seconds)),
-            Metric::BatchBytes => self.histogram(&[], shards.iter().map(|s| &s.batch_bytes)),
-            Metric::BatchCommands => self.histogram(&[], shards.iter().map(|s| &s.batch_commands)),
-            Metric::BatchesClosed => CloseReason::ALL.iter().try_for_each(|reason| {
-                self.value(&[reason.text()], sum(shards, |shard| &shard.batches_closed[reason.index()]))
+            Metric::RequestSeconds => Op::ALL.iter().try_for_each(|op| {
+                self.histogram(&[op.text()], workers.iter().map(|s| &s.request_seconds[op.index()]))
             }),
-            Metric::ReplyHoldSeconds => self.histogram(&[], shards.iter().map(|s| &s.reply_hold_seconds)),
-            Metric::WorkerStepSeconds => self.histogram(&[], shards.iter().map(|s| &s.worker_step_seconds)),
-            Metric::WorkerStepCpuSeconds => self.histogram(&[], shards.iter().map(|s| &s.worker_step_cpu_seconds)),
-            Metric::TicketSeconds => self.histogram(&[], shards.iter().map(|s| &s.ticket_seconds)),
-            Metric::TicketsInFlight => self.value(&[], sum(shards, |shard| &shard.tickets_in_flight)),
-            Metric::MulticastMessages => self.value(&[], sum(shards, |shard| &shard.multicast_messages)),
+            Metric::Requests => Op::ALL.iter().try_for_each(|op| self.requests(workers, *op)),
+            Metric::InstanceSeconds => self.histogram(&[], workers.iter().map(|s| &s.instance_seconds)),
+            Metric::BatchBytes => self.histogram(&[], workers.iter().map(|s| &s.batch_bytes)),
+            Metric::BatchCommands => self.histogram(&[], workers.iter().map(|s| &s.batch_commands)),
+            Metric::BatchesClosed => CloseReason::ALL.iter().try_for_each(|reason| {
+                self.value(&[reason.text()], sum(workers, |worker| &worker.batches_closed[reason.index()]))
+            }),
+            Metric::ReplyHoldSeconds => self.histogram(&[], workers.iter().map(|s| &s.reply_hold_seconds)),
+            Metric::WorkerStepSeconds => self.histogram(&[], workers.iter().map(|s| &s.worker_step_seconds)),
+            Metric::WorkerStepCpuSeconds => self.histogram(&[], workers.iter().map(|s| &s.worker_step_cpu_seconds)),
+            Metric::TicketSeconds => self.histogram(&[], workers.iter().map(|s| &s.tickets.seconds)),
+            Metric::TicketsInFlight => self.value(&[], sum(workers, |worker| &worker.tickets.in_flight)),
+            Metric::MulticastMessages => self.value(&[], sum(workers, |worker| &worker.multicast_messages)),
             Metric::Tickets => TicketResult::ALL.iter().try_for_each(|result| {
-                self.value(&[result.text()], sum(shards, |shard| &shard.tickets[result.index()]))
+                self.value(&[result.text()], sum(workers, |worker| &worker.tickets.results[result.index()]))
             }),
             Metric::StageBusySeconds => Stage::ALL.iter().try_for_each(|stage| {
                 let log = if *stage == Stage::Flush { cells.log.busy_nanos.get() } else { 0 };
-                self.time(&[stage.text()], log + sum(shards, |shard| &shard.stage_busy_nanos[stage.index()]))
+                self.time(&[stage.text()], log + sum(workers, |worker| &worker.stage_busy_nanos[stage.index()]))
             }),
             Metric::QueueDepth => Queue::ALL.iter().try_for_each(|queue| {
                 let log = if *queue == Queue::Log { cells.log.queue_depth.get() } else { 0 };
-                self.value(&[queue.text()], log + sum(shards, |shard| &shard.queue_depth[queue.index()]))
+                self.value(&[queue.text()], log + sum(workers, |worker| &worker.queue_depth[queue.index()]))
             }),
             Metric::DigestMismatches => self.value(&[], cells.digest_mismatches.get()),
-            Metric::Rejected => Queue::ALL
-                .iter()
-                .try_for_each(|queue| self.value(&[queue.text()], sum(shards, |shard| &shard.rejected[queue.index()]))),
+            Metric::Rejected => Queue::ALL.iter().try_for_each(|queue| {
+                self.value(&[queue.text()], sum(workers, |worker| &worker.rejected[queue.index()]))
+            }),
             Metric::LogFlushSeconds => self.histogram(&[], [&cells.log.flush_seconds]),
             Metric::LogFlushRecords => self.histogram(&[], [&cells.log.flush_records]),
             Metric::LogBytes => self.value(&[], cells.log.log_bytes.get()),
@@ -115,9 +115,9 @@ impl Family<'_> {
         }
     }
 
-    fn requests(&mut self, shards: &[Arc<ShardCells>], op: Op) -> Result<(), Error> {
+    fn requests(&mut self, workers: &[Arc<WorkerCells>], op: Op) -> Result<(), Error> {
         for outcome in Outcome::ALL {
-            let total = sum(shards, |shard| &shard.requests[op.index()][outcome.index()]);
+            let total = sum(workers, |worker| &worker.requests[op.index()][outcome.index()]);
             // 96 series, most of which never move: only those that did are shown, `ok` always.
             if total > 0 || *outcome == Outcome::Ok {
                 self.value(&[op.text(), outcome.text()], total)?;
@@ -133,9 +133,9 @@ impl Family<'_> {
             Metric::WindowInstances => &cells.window_instances,
             Metric::WindowLimit => &cells.window_limit,
             Metric::WindowInstanceSeconds => return self.time(&[id], cells.window_instance_nanos.get()),
-            Metric::SpeculationRollbacks => &cells.speculation_rollbacks,
-            Metric::SpeculationUndoneCommands => &cells.speculation_undone_commands,
-            Metric::SpeculativeInstances => &cells.speculative_instances,
+            Metric::SpeculationRollbacks => &cells.speculation.rollbacks,
+            Metric::SpeculationUndoneCommands => &cells.speculation.undone_commands,
+            Metric::SpeculativeInstances => &cells.speculation.instances,
             Metric::LeaderChanges => &cells.leader_changes,
             Metric::PartitionKeys => &cells.keys,
             Metric::PartitionBytes => &cells.bytes,
@@ -223,6 +223,6 @@ impl Family<'_> {
     }
 }
 
-fn sum(shards: &[Arc<ShardCells>], cell: impl Fn(&ShardCells) -> &Cell) -> u64 {
-    shards.iter().map(|shard| cell(shard).get()).sum()
+fn sum(workers: &[Arc<WorkerCells>], cell: impl Fn(&WorkerCells) -> &Cell) -> u64 {
+    workers.iter().map(|worker| cell(worker).get()).sum()
 }

@@ -13,19 +13,19 @@ fn value(text: &str, series: &str) -> Option<f64> {
 /// A node on which everything was recorded at least once.
 fn busy_node(partitions: u32) -> Node {
     let node = Node::new(2);
-    for shard in [node.shard(0), node.shard(1)] {
+    for worker in [node.worker(0), node.worker(1)] {
         for op in Op::ALL {
             for outcome in Outcome::ALL {
-                shard.request(*op, *outcome, Duration::from_micros(700));
+                worker.request(*op, *outcome, Duration::from_micros(700));
             }
         }
-        shard.turn();
-        shard.instance_decided(Duration::from_millis(1));
-        shard.batch_proposed(4_096, 200);
-        CloseReason::ALL.iter().for_each(|reason| shard.batches_closed(*reason, 2));
-        Stage::ALL.iter().for_each(|stage| shard.stage_busy(*stage, Duration::from_millis(250)));
-        Queue::ALL.iter().for_each(|queue| shard.set_queue_depth(*queue, 3));
-        Queue::ALL.iter().for_each(|queue| shard.rejected(*queue));
+        worker.turn();
+        worker.instance_decided(Duration::from_millis(1));
+        worker.batch_proposed(4_096, 200);
+        CloseReason::ALL.iter().for_each(|reason| worker.batches_closed(*reason, 2));
+        Stage::ALL.iter().for_each(|stage| worker.stage_busy(*stage, Duration::from_millis(250)));
+        Queue::ALL.iter().for_each(|queue| worker.set_queue_depth(*queue, 3));
+        Queue::ALL.iter().for_each(|queue| worker.rejected(*queue));
     }
     node.log().flushed(Duration::from_micros(100), 8);
     node.log().set_disk(64 << 20, 1 << 30);
@@ -104,7 +104,7 @@ fn shards_are_added_up() {
 fn the_mean_batch_times_the_batches_is_the_number_of_commands() {
     let node = Node::new(2);
     for commands in 1..=1_000 {
-        node.shard(commands as usize % 2).batch_proposed(commands * 17, commands);
+        node.worker(commands as usize % 2).batch_proposed(commands * 17, commands);
     }
     let text = node.render();
     assert_eq!(value(&text, "coppice_batch_commands_sum"), Some(500_500.0));
@@ -115,9 +115,9 @@ fn the_mean_batch_times_the_batches_is_the_number_of_commands() {
 #[test]
 fn buckets_are_cumulative_and_end_at_infinity() {
     let node = Node::new(1);
-    let shard = node.shard(0);
+    let worker = node.worker(0);
     for micros in [10, 40, 40, 20_000_000] {
-        shard.instance_decided(Duration::from_micros(micros));
+        worker.instance_decided(Duration::from_micros(micros));
     }
     let text = node.render();
     for (le, count) in [("0.000032", 1.0), ("0.000064", 3.0), ("16.777216", 3.0), ("+Inf", 4.0)] {
@@ -190,8 +190,8 @@ fn threads_that_record_while_others_render_lose_nothing() {
     let node = Node::new(2);
     std::thread::scope(|scope| {
         for index in 0..2 {
-            let shard = node.shard(index);
-            scope.spawn(move || (0..10_000).for_each(|n| shard.batch_proposed(n, 1)));
+            let worker = node.worker(index);
+            scope.spawn(move || (0..10_000).for_each(|n| worker.batch_proposed(n, 1)));
         }
         (0..20).for_each(|_| drop(node.render()));
     });

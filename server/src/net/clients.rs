@@ -6,13 +6,13 @@ use std::sync::{Mutex, PoisonError};
 use coppice_client::wire::ClientId;
 use coppice_core::cost::ClientBytes;
 
-/// The connections of all clients, by any shard.
+/// The connections of all clients, by any worker thread.
 #[derive(Debug, Default)]
 pub struct ClientConnections(Mutex<HashMap<ClientId, Client>>);
 
 #[derive(Debug, Default)]
 struct Client {
-    /// The shard that has each, and its number there.
+    /// The worker thread that has each, and its number there.
     connections: Vec<(usize, u64)>,
     bytes: ClientBytes,
 }

@@ -24,9 +24,9 @@ pub struct Candidate {
     pub heard: Instant,
 }
 
-/// Those that give way to newcomers, of the connections of a shard that have nothing in flight; none: no room.
+/// Those that give way to newcomers, of the connections of a worker thread that have nothing in flight; none: no room.
 /// Of all `connections` of the node `ungreeted` have not said who they are: of a crowd that comes at once, most have
-/// not reached a shard yet.
+/// not reached a worker thread yet.
 pub fn give_way((connections, ungreeted): (usize, usize), mut idle: Vec<Candidate>) -> Vec<u64> {
     let crowd = ungreeted > 0 && ungreeted >= connections / UNGREETED_PART && !mutant!(crowd_drives_out);
     let greeted = idle.iter().any(|candidate| candidate.greeted);
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(give_way((20, 2), candidates(0, 2)), [0], "the clients all have something in flight");
     }
 
-    /// The first of a crowd found clients only in their shard, and drove them out.
+    /// The first of a crowd found clients only in their worker thread, and drove them out.
     #[test]
     fn a_crowd_that_has_not_reached_the_shards_drives_out_no_clients() {
         assert_eq!(give_way((150, 75), candidates(38, 0)), [0_u64; 0]);

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::peer_frame;
-use crate::datadir::claim::Claim;
+use crate::incarnation::claim::IncarnationClaim;
 
 /// Version of everything that nodes say to one another.
 pub const PEER_PROTOCOL: u16 = 12;
@@ -47,7 +47,7 @@ pub struct Presence {
     /// The node.
     pub node: NodeId,
     /// What it says of its log.
-    pub claim: Claim,
+    pub claim: IncarnationClaim,
 }
 
 /// What one end of a connection has against the other one.
@@ -197,7 +197,7 @@ pub fn standing(node: NodeId, map: &PartitionMap) -> Result<(), String> {
 /// The acceptor refused, or is somebody else.
 pub fn read_welcome(hello: &PeerHello, frame: &Frame) -> Result<Option<Presence>, HandshakeError> {
     if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
-        return Err(HandshakeError::Refused(super::rpc::refusal_text(&frame.body)));
+        return Err(HandshakeError::Refused(super::question::refusal_text(&frame.body)));
     }
     if frame.kind == peer_frame::COPY {
         return Err(HandshakeError::Copy(String::from_utf8_lossy(&frame.body).into_owned()));

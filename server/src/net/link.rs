@@ -1,4 +1,5 @@
-//! The outgoing half of a shard's traffic to one other node: connects, hears who answers, writes what the shard queues.
+//! The outgoing half of a worker thread's traffic to one other node: connects, hears who answers, writes what the
+//! worker thread queues.
 //!
 //! What is queued while the link is down, or beyond its bound, is dropped: losing a message is harmless to Paxos,
 //! holding it back for ever is not. Nothing is read here but echoes and refusals; the other node answers on a link of
@@ -366,7 +367,7 @@ impl Link {
                     (state.doubted, state.silent) = (false, false);
                 }
                 Ok(Some(frame)) if Kind::from_u8(frame.kind) == Some(Kind::Refused) => {
-                    let text = super::rpc::refusal_text(&frame.body);
+                    let text = super::question::refusal_text(&frame.body);
                     tracing::warn!(node = %self.node, reason = %text, "another node refuses this one");
                     return Heard::Refusal;
                 }

@@ -1,6 +1,5 @@
-//! Sockets: clients on one port, nodes on another, the same frames on both.
+//! What goes over sockets, whoever owns them: links to other nodes, handshakes, questions, what waits to be written.
 
-pub mod arriving;
 pub mod clients;
 pub mod dial;
 pub mod eviction;
@@ -9,11 +8,9 @@ pub mod handshake;
 pub mod link;
 pub mod outbox;
 pub mod peer_frame;
-pub mod peer_in;
+pub mod peer_slots;
 pub mod progress;
-pub mod public;
-pub mod rpc;
+pub mod question;
 pub mod silence;
 pub mod streams;
-pub mod translate;
 pub mod ungreeted;

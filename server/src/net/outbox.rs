@@ -1,4 +1,5 @@
-//! Bytes on their way into one socket: queued by a shard, written without blocking, as many as the socket takes.
+//! Bytes on their way into one socket: queued by a worker thread, written without blocking, as many as the socket
+//! takes.
 //!
 //! Small pieces are gathered into one buffer, large ones (batches, chunks) are kept as they are and never copied. It
 //! does not know frames.

@@ -21,10 +21,10 @@ use coppice_ordering::{Ballot, Batch, Commands, Configuration, Instance, Record,
 use coppice_server::checkpoint::Manifest;
 use coppice_server::checkpoint::stream::{Decoder, Encoder, chunk_crc};
 use coppice_server::datadir::Identity;
-use coppice_server::datadir::claim::{Claim, Met, Witness};
-use coppice_server::datadir::witnesses::Witnesses;
+use coppice_server::incarnation::claim::{IncarnationClaim, Judgement, KnownIncarnation, PAST_BOOT_IDS_MAX};
+use coppice_server::incarnation::known::KnownIncarnations;
 use coppice_server::log::record::{self, Gather};
-use coppice_server::log::segment::{Drawn, HEADER_BYTES, Header, MarkSeed, PAST_LIVES_MAX};
+use coppice_server::log::segment::{HEADER_BYTES, Header, MarkSeed, StartNonces};
 
 use super::clients::{ENTRIES, entry_of, pack_of, run_batch_entries, session};
 use super::peers::{self, accepted, stable, tagged, used};
@@ -106,9 +106,9 @@ pub fn run_log_record(bytes: &[u8]) -> bool {
 
 pub fn headers() -> Vec<Shape> {
     let identity = Identity { cluster: ClusterId(7), node: NodeId(2), incarnation: 3 };
-    let drawn = Drawn { life: 77, salt: 78 };
-    let header = Header { identity, drawn, past_lives: vec![76, 75], segment: 17, first_lsn: 99, reused: true };
-    let grammar = format!("8 4 88 4 8 8 8 8 8 8 4 {} 4", "8".repeat(PAST_LIVES_MAX));
+    let nonces = StartNonces { boot_id: 77, salt: 78 };
+    let header = Header { identity, nonces, past_boot_ids: vec![76, 75], segment: 17, first_lsn: 99, reused: true };
+    let grammar = format!("8 4 88 4 8 8 8 8 8 8 4 {} 4", "8".repeat(PAST_BOOT_IDS_MAX));
     vec![parse(&grammar, &header.encode()[..HEADER_BYTES])]
 }
 
@@ -131,7 +131,7 @@ type Kept = (PartitionMap, BTreeMap<String, String>, Users);
 pub fn plain_files() -> Vec<Shape> {
     let kept: Kept = (peers::map(ClusterId(7)), peers::settings(), peers::users());
     let entry = &kept.0.partitions[1];
-    let claim = Claim::new(3, 1 << 60, &[7, 8], 9);
+    let claim = IncarnationClaim::new(3, 1 << 60, &[7, 8], 9);
     let mut files = vec![
         tagged(0, &plain(&kept)),
         tagged(1, &plain(&CreateRequest::of(entry))),
@@ -143,9 +143,9 @@ pub fn plain_files() -> Vec<Shape> {
     files
 }
 
-fn witnesses() -> BTreeMap<NodeId, Witness> {
-    let witness = |n: u64| match Witness::default().judge(&Claim::new(n, n << 32, &[3], 9)) {
-        Ok(Met::New(witness)) => witness,
+fn witnesses() -> BTreeMap<NodeId, KnownIncarnation> {
+    let witness = |n: u64| match KnownIncarnation::default().judge(&IncarnationClaim::new(n, n << 32, &[3], 9)) {
+        Ok(Judgement::New(witness)) => witness,
         other => panic!("{other:?}"),
     };
     (1..4).map(|n| (NodeId(n), witness(u64::from(n)))).collect()
@@ -161,12 +161,12 @@ pub fn run_plain_file(bytes: &[u8]) -> bool {
         }),
         1 => stable::<CreateRequest>(body).is_some(),
         2 => stable::<BoundaryChange>(body).is_some(),
-        3 => stable::<BTreeMap<NodeId, Witness>>(body).is_some_and(|known| {
-            let claim = Claim::new(2, 9, &[1 << 32], 9);
+        3 => stable::<BTreeMap<NodeId, KnownIncarnation>>(body).is_some_and(|known| {
+            let claim = IncarnationClaim::new(2, 9, &[1 << 32], 9);
             known.values().for_each(|witness| _ = witness.judge(&claim));
             true
         }),
-        _ => stable::<Claim>(body).is_some_and(|claim| {
+        _ => stable::<IncarnationClaim>(body).is_some_and(|claim| {
             witnesses().values().for_each(|witness| _ = witness.judge(&claim));
             true
         }),
@@ -192,8 +192,8 @@ pub fn run_witness_file(bytes: &[u8]) -> bool {
         head[8..].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
     }
     SCRATCH.with(|scratch| {
-        std::fs::write(scratch.path("witnesses"), &whole).expect("written");
-        let witnesses = Witnesses::open(&scratch.0);
+        std::fs::write(scratch.path("incarnations"), &whole).expect("written");
+        let witnesses = KnownIncarnations::open(&scratch.0);
         witnesses.told(NodeId(1), 1 << 40);
         let knows = !witnesses.is_newest(NodeId(1), 5);
         knows || !witnesses.is_newest(NodeId(2), 5)

@@ -23,10 +23,10 @@ use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{
     Ballot, Batch, ChangeId, Commands, Configuration, HeartbeatRound, Instance, QueryId, ReplicaId, Ticket,
 };
-use coppice_server::datadir::claim::Claim;
+use coppice_server::incarnation::claim::IncarnationClaim;
 use coppice_server::net::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose};
 use coppice_server::net::peer_frame;
-use coppice_server::net::rpc::{Answer, Asker, Assignment, Identified, Question};
+use coppice_server::net::question::{Answer, Asker, Assignment, Identified, Question};
 use serde::{Deserialize, Serialize};
 
 use super::clients::{ENTRIES, pack_entry};
@@ -326,7 +326,8 @@ pub fn run_multicast(bytes: &[u8]) -> bool {
 
 /// The first byte: whose, and which.
 pub fn greetings() -> Vec<Shape> {
-    let from = Some(Presence { cluster: ClusterId(7), node: NodeId(2), claim: Claim::new(3, 1 << 60, &[7], 9) });
+    let from =
+        Some(Presence { cluster: ClusterId(7), node: NodeId(2), claim: IncarnationClaim::new(3, 1 << 60, &[7], 9) });
     let purposes = [Purpose::Messages, Purpose::Question, Purpose::Snapshot, Purpose::Forming];
     let hello = |purpose| PeerHello { protocol: PEER_PROTOCOL, purpose, from, to: Some(NodeId(1)) };
     let hellos = purposes.map(|purpose| tagged(0, &plain(&hello(purpose))));
@@ -352,7 +353,7 @@ pub fn run_greetings(bytes: &[u8]) -> bool {
             _ = handshake::admit(&hello, None, &PartitionMap::default());
             _ = handshake::admit(&hello, Some(&own), &map);
             if let Some(from) = &hello.from {
-                let mut witness = coppice_server::datadir::claim::Witness::default();
+                let mut witness = coppice_server::incarnation::claim::KnownIncarnation::default();
                 witness.told(1 << 40);
                 _ = witness.judge(&from.claim);
             }

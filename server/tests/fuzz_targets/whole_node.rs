@@ -30,11 +30,11 @@ use coppice_core::wire::peer::{self, Envelope};
 use coppice_ordering::{Ballot, Instance, ReplicaId};
 use coppice_server::checkpoint::stream::Encoder;
 use coppice_server::checkpoint::{Chunk, Manifest};
-use coppice_server::datadir::claim::Claim;
+use coppice_server::incarnation::claim::IncarnationClaim;
 use coppice_server::local::{Cluster, LocalOptions};
 use coppice_server::net::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose, dial_blocking};
 use coppice_server::net::peer_frame as kinds;
-use coppice_server::net::rpc::{Answer, Asker, Question};
+use coppice_server::net::question::{Answer, Asker, Question};
 
 use super::clients::{hello, requests_of};
 use super::damage::damage;
@@ -122,7 +122,7 @@ fn peer_address(map: &PartitionMap, node: NodeId) -> &str {
 }
 
 fn presence(map: &PartitionMap) -> Presence {
-    Presence { cluster: map.cluster, node: HOSTILE, claim: Claim::new(1 << 40, 77, &[], 1 << 50) }
+    Presence { cluster: map.cluster, node: HOSTILE, claim: IncarnationClaim::new(1 << 40, 77, &[], 1 << 50) }
 }
 
 /// A connection that has proved to be one of the hostile node.

@@ -99,8 +99,8 @@ impl coppice_server::log::Disk for &mut SharedDisk {
         self.0.read(file, limit)
     }
 
-    fn carry_out(&mut self, effect: &FileEffect) -> std::io::Result<()> {
-        self.0.carry_out(effect)
+    fn apply(&mut self, effect: &FileEffect) -> std::io::Result<()> {
+        self.0.apply(effect)
     }
 }
 
@@ -231,11 +231,11 @@ fn a_log_in_steady_state_makes_no_new_files() {
         let entry = model::draw_entry(&mut life.draw, &model);
         model::apply(&mut model, &entry);
         assert!(commit(&mut engine, &[entry]));
-        engine.take_drops().iter().for_each(|effect| engine.disk().carry_out(effect).expect("carried out"));
+        engine.take_drops().iter().for_each(|effect| engine.disk().apply(effect).expect("carried out"));
         while let Some(preparation) = engine.to_prepare() {
             prepared += 1;
             reused += usize::from(preparation.reuses.is_some());
-            preparation.effects().iter().for_each(|effect| engine.disk().carry_out(effect).expect("carried out"));
+            preparation.effects().iter().for_each(|effect| engine.disk().apply(effect).expect("carried out"));
             engine.prepared(preparation.number);
         }
     }
@@ -247,7 +247,7 @@ fn a_log_in_steady_state_makes_no_new_files() {
     // Never much more than what is in use.
     assert!(kept(&mut engine) < 8, "{}", kept(&mut engine));
     engine.release_pool();
-    engine.take_drops().iter().for_each(|effect| engine.disk().carry_out(effect).expect("carried out"));
+    engine.take_drops().iter().for_each(|effect| engine.disk().apply(effect).expect("carried out"));
     assert_eq!(kept(&mut engine), 0);
     assert_eq!(model::of_replay(&read(engine.disk(), life.known).expect("reads")), model);
 }
@@ -304,7 +304,7 @@ fn a_log_whose_oldest_segment_was_prepared_and_never_used_is_read_as_if_it_were_
     let whole = read(&disk, life.known).expect("it is good");
     for below in [1, 2] {
         for effect in unused(oldest - below).effects() {
-            disk.carry_out(&effect).expect("carried out");
+            disk.apply(&effect).expect("carried out");
         }
         let found = read(&disk, life.known).expect("what was never used says nothing");
         assert_eq!(model::of_replay(&found), model::of_replay(&whole));
@@ -337,7 +337,7 @@ fn a_torn_header_below_all_that_is_needed_is_passed_over_and_one_that_is_needed_
     }
     for below in [1, 2] {
         for effect in unused(oldest - below).effects() {
-            disk.carry_out(&effect).expect("carried out");
+            disk.apply(&effect).expect("carried out");
         }
         disk.damage(FileName::Segment(oldest - below), |bytes| bytes[..512].fill(7));
         let found = read(&disk, life.known).expect("what was torn says nothing");

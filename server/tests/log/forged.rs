@@ -6,7 +6,7 @@ use coppice_client::wire::PartitionId;
 use coppice_core::replay::{Entry, Replay};
 use coppice_server::log::engine::{Found, Progress};
 use coppice_server::log::record::{self, Gather, HEAD_BYTES};
-use coppice_server::log::segment::{BOUNDARY_BYTES, Drawn, HEADER_BYTES, Header, MarkSeed};
+use coppice_server::log::segment::{BOUNDARY_BYTES, HEADER_BYTES, Header, MarkSeed, StartNonces};
 use coppice_server::log::{Ballot, Batch, Commands, Disk, Engine, FileName, Geometry, Instance, Record};
 
 use crate::log_common::sim_disk::{Crash, SimDisk};
@@ -52,8 +52,8 @@ fn forged(shape: Shape, segment: u64, offset: u64, draw: &mut Draw) -> Vec<u8> {
             record::encode(&vote(lsn, vec![9; 500]), lsn, false, link, &mut out);
         }
         Shape::Headers => {
-            let (drawn, past_lives) = (Drawn::default(), Vec::new());
-            let header = Header { identity: NODE, drawn, past_lives, segment, first_lsn: 1 << 40, reused: true };
+            let (nonces, past_boot_ids) = (StartNonces::default(), Vec::new());
+            let header = Header { identity: NODE, nonces, past_boot_ids, segment, first_lsn: 1 << 40, reused: true };
             // Without its checksum: two headers with theirs differ by a multiple of the checksum's polynomial, which a
             // torn write may put in each other's place unseen.
             out.copy(&header.encode()[..HEADER_BYTES - 4]);
@@ -174,11 +174,11 @@ fn a_file_that_is_ready_to_be_written_again_says_nothing() {
         assert!(matches!(engine.proceed(), Ok(Progress::Durable)));
         // Between clearing and renaming, and after it.
         for effect in engine.take_drops() {
-            engine.disk().carry_out(&effect).expect("carried out");
+            engine.disk().apply(&effect).expect("carried out");
         }
         while let Some(preparation) = engine.to_prepare() {
             for effect in preparation.effects() {
-                engine.disk().carry_out(&effect).expect("carried out");
+                engine.disk().apply(&effect).expect("carried out");
                 let disk = engine.disk().clone();
                 let state = &model::states(&entries)[entries.len()];
                 let found = read(&disk, NODE).unwrap_or_else(|error| panic!("write {instance}: {error}"));

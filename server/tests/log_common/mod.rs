@@ -7,7 +7,7 @@ pub mod sim_disk;
 use coppice_core::replay::{Entry, Replay};
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
 use coppice_server::log::engine::{Found, Progress, read_batches};
-use coppice_server::log::segment::Drawn;
+use coppice_server::log::segment::StartNonces;
 use coppice_server::log::{Disk, Engine, Geometry, LogError};
 use sim_disk::SimDisk;
 
@@ -15,7 +15,7 @@ use sim_disk::SimDisk;
 pub const NODE: Identity = Identity { cluster: ClusterId(0x51), node: NodeId(3), incarnation: 1 };
 
 /// What every start of it draws.
-pub const DRAWN: Drawn = Drawn { life: 0x11fe, salt: 0x5a17 };
+pub const DRAWN: StartNonces = StartNonces { boot_id: 0x11fe, salt: 0x5a17 };
 
 /// Segments so small that a few writes fill one.
 pub const SMALL: Geometry = Geometry { first_bytes: 20 << 10, segment_bytes: 24 << 10, segments_ahead: 1 };
@@ -68,18 +68,18 @@ pub fn commit(engine: &mut Engine<SimDisk>, entries: &[Entry]) -> bool {
 /// What the keeper thread does between two writes. False if the disk failed.
 pub fn keep(engine: &mut Engine<SimDisk>) -> bool {
     let drops = engine.take_drops();
-    if !drops.iter().all(|effect| engine.disk().carry_out(effect).is_ok()) {
+    if !drops.iter().all(|effect| engine.disk().apply(effect).is_ok()) {
         return false;
     }
     while let Some(preparation) = engine.to_prepare() {
-        if !preparation.effects().iter().all(|effect| engine.disk().carry_out(effect).is_ok()) {
+        if !preparation.effects().iter().all(|effect| engine.disk().apply(effect).is_ok()) {
             return false;
         }
         engine.prepared(preparation.number);
     }
-    if let Some(crowded) = engine.to_carry() {
-        let batches = read_batches(engine.disk(), &crowded).expect("nothing is damaged");
-        engine.carry(Some(batches));
+    if let Some(rewrite) = engine.rewrite_target() {
+        let batches = read_batches(engine.disk(), &rewrite).expect("nothing is damaged");
+        engine.rewrite(Some(batches));
     }
     true
 }

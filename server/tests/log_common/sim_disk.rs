@@ -191,7 +191,7 @@ impl Disk for SimDisk {
         Ok(bytes[..bytes.len().min(limit)].to_vec())
     }
 
-    fn carry_out(&mut self, effect: &FileEffect) -> io::Result<()> {
+    fn apply(&mut self, effect: &FileEffect) -> io::Result<()> {
         if self.cut_at == Some(self.effects) {
             return Err(io::Error::other("power cut"));
         }

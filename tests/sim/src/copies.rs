@@ -1,5 +1,5 @@
 //! Copies of data directories: a node is stopped and its disk copied, it goes on, is stopped, and the copy takes the
-//! place of its disk (hazards.md PX12). Who may speak is the server's own to say ([`Vetting`], [`Witnesses`], the
+//! place of its disk (hazards.md PX12). Who may speak is the server's own to say ([`Fence`], [`Witnesses`], the
 //! lives in the log's header). Links between nodes, which carry that, stand here for connections; they exist in runs
 //! with such a fault only.
 //!
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::ReplicaId;
-use coppice_server::datadir::witnesses::Known as Witnesses;
+use coppice_server::incarnation::fence::Fence;
+use coppice_server::incarnation::known::IncarnationTable as Witnesses;
 use coppice_server::net::handshake::standing;
-use coppice_server::vetting::Vetting;
 use coppice_testkit::random::Random;
 
 use super::control::own;
@@ -46,7 +46,7 @@ pub struct Lives {
     /// The same on its disk.
     file: Option<Vec<u8>>,
     /// Whether its process may speak.
-    pub vetting: Vetting,
+    pub vetting: Fence,
     /// Processes to which it has a connection.
     links: BTreeMap<usize, u64>,
     /// The truth: lives of other nodes that were met by this disk.
@@ -59,7 +59,7 @@ impl Lives {
     /// The process ends.
     pub fn forget(&mut self) {
         self.links.clear();
-        self.vetting = Vetting::default();
+        self.vetting = Fence::default();
     }
 }
 
@@ -137,7 +137,7 @@ impl World {
     pub fn begin_greeting(&mut self, node: usize) {
         let lives = &mut self.nodes[node].lives;
         lives.witnesses = Witnesses::read(lives.file.as_deref());
-        lives.vetting = Vetting::default();
+        lives.vetting = Fence::default();
         if self.faults.copies.drawn {
             self.nodes[node].lives.vetting.begins();
         }
@@ -240,7 +240,7 @@ impl World {
             lives.file = Some(newer.file());
             lives.witnesses = newer;
         }
-        lives.met.insert((node, claim.life));
+        lives.met.insert((node, claim.boot_id));
         Ok(())
     }
 
@@ -295,7 +295,7 @@ impl World {
             return;
         };
         let (down, others_restart) = (copied.down, copied.others_restart);
-        let life = self.nodes[node].store.claim().map(|claim| claim.life);
+        let life = self.nodes[node].store.claim().map(|claim| claim.boot_id);
         let met = |other: usize| life.is_some_and(|life| self.nodes[other].lives.met.contains(&(node, life)));
         let knows = |other: usize| standing(own(node), self.nodes[other].process.control.controller.map()).is_ok();
         let others = || (0..self.nodes.len()).filter(|other| *other != node && knows(*other));

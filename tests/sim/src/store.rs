@@ -12,10 +12,10 @@ use coppice_client::wire::PartitionId;
 use coppice_core::replay::Replay;
 use coppice_core::snapshot::LoadedSnapshot;
 use coppice_ordering::Instance;
-use coppice_server::datadir::claim::Claim;
 use coppice_server::datadir::{ClusterId, Identity, NodeId};
+use coppice_server::incarnation::claim::IncarnationClaim;
 use coppice_server::log::engine::{self, Found, Progress};
-use coppice_server::log::segment::Drawn;
+use coppice_server::log::segment::StartNonces;
 use coppice_server::log::{Append, Disk, Engine, FileEffect, FileName, Geometry, LogError};
 use coppice_testkit::random::Random;
 
@@ -68,8 +68,8 @@ impl Disk for Platter {
         self.0.borrow_mut().read(file, limit)
     }
 
-    fn carry_out(&mut self, effect: &FileEffect) -> io::Result<()> {
-        self.0.borrow_mut().carry_out(effect)
+    fn apply(&mut self, effect: &FileEffect) -> io::Result<()> {
+        self.0.borrow_mut().apply(effect)
     }
 }
 
@@ -94,13 +94,13 @@ pub struct Store {
     /// Draws what each start draws.
     start_random: Random,
     /// What the newest start says of its log.
-    claim: Option<Claim>,
+    claim: Option<IncarnationClaim>,
     /// The lives of all starts, oldest first.
     lives: Vec<u64>,
 }
 
-fn drawn(random: &mut Random) -> Drawn {
-    Drawn { life: random.next(), salt: random.next() }
+fn drawn(random: &mut Random) -> StartNonces {
+    StartNonces { boot_id: random.next(), salt: random.next() }
 }
 
 /// How a write ended.
@@ -161,7 +161,7 @@ impl Store {
     }
 
     /// What a process says of its log; none: it has not opened it.
-    pub fn claim(&self) -> Option<Claim> {
+    pub fn claim(&self) -> Option<IncarnationClaim> {
         self.claim
     }
 
@@ -205,8 +205,8 @@ impl Store {
         let opened = found.open(self.disk.clone(), drawn(&mut self.start_random), self.geometry, false);
         self.disk.0.borrow_mut().cut_at = None;
         let Ok(engine) = opened else { return Ok(None) };
-        let (life, past) = engine.core().lives();
-        self.claim = Some(Claim::new(identity.incarnation, life, past, engine.core().durable()));
+        let (life, past) = engine.core().boot_ids();
+        self.claim = Some(IncarnationClaim::new(identity.incarnation, life, past, engine.core().durable()));
         self.lives.push(life);
         self.engine = Some(engine);
         self.identity = identity;
@@ -266,7 +266,7 @@ impl Store {
     fn keep(&mut self) -> bool {
         let Some(engine) = &mut self.engine else { return false };
         for effect in engine.take_drops() {
-            if self.disk.carry_out(&effect).is_err() {
+            if self.disk.apply(&effect).is_err() {
                 return false;
             }
         }
@@ -275,14 +275,14 @@ impl Store {
             return true;
         }
         while let Some(preparation) = engine.to_prepare() {
-            if preparation.effects().iter().any(|effect| self.disk.carry_out(effect).is_err()) {
+            if preparation.effects().iter().any(|effect| self.disk.apply(effect).is_err()) {
                 return false;
             }
             engine.prepared(preparation.number);
         }
-        if let Some(crowded) = engine.to_carry() {
+        if let Some(crowded) = engine.rewrite_target() {
             // A disk that cannot read now is asked again after the next write.
-            engine.carry(engine::read_batches(&mut self.disk, &crowded).ok());
+            engine.rewrite(engine::read_batches(&mut self.disk, &crowded).ok());
         }
         true
     }

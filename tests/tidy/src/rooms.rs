@@ -110,6 +110,43 @@ const ORDERS: &[Order] = &[
             "controller",
         ],
     },
+    Order {
+        below: "server/src/",
+        modules: &[
+            "random",
+            "task",
+            "exit",
+            "text",
+            "cores",
+            "busy_poll",
+            "logging",
+            "config",
+            "metrics",
+            "status_view",
+            "files",
+            "mailbox",
+            "durable",
+            "certs",
+            "admin_http",
+            "incarnation",
+            "log",
+            "datadir",
+            "checkpoint",
+            "start_error",
+            "net",
+            "messages",
+            "shared",
+            "rpc",
+            "worker_thread",
+            "control",
+            "node",
+            "local",
+            "cli",
+            "demo",
+            "program",
+            "main",
+        ],
+    },
 ];
 
 /// Modules that import from one above them, that the order does not know, or of which it knows and there is none.
@@ -129,7 +166,8 @@ pub fn rooms(sources: &[Source]) -> Complaints {
                 continue;
             }
             for (number, line) in code(&source.text) {
-                for above in imported(line).filter(|name| place(name).is_some_and(|other| other > own)) {
+                let depth = depth_of(source.path.strip_prefix(below).unwrap_or_default());
+                for above in imported(line, depth).filter(|name| place(name).is_some_and(|other| other > own)) {
                     complaints.push(format!("{}:{number}: {module} imports upward, from {above}", source.path));
                 }
             }
@@ -149,11 +187,26 @@ fn module_of(path: &str) -> &str {
     first.strip_suffix(".rs").unwrap_or(first)
 }
 
-/// The modules of its own crate that a line names.
-fn imported(line: &str) -> impl Iterator<Item = &str> {
-    line.match_indices("crate::").map(|(at, word)| {
-        let name = &line[at + word.len()..];
-        let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
-        &name[..end]
+/// How many modules a file of a crate is in.
+fn depth_of(path: &str) -> usize {
+    path.split('/').filter(|part| !["mod.rs", "lib.rs", "main.rs"].contains(part)).count()
+}
+
+/// The modules of its own crate that a line names, in a file that many modules deep: behind `crate::`, or behind as
+/// many `super::` as lead there.
+fn imported(line: &str, depth: usize) -> impl Iterator<Item = &str> {
+    let roots = ["crate::".to_owned(), "super::".repeat(depth.max(1))];
+    roots.into_iter().flat_map(move |root| {
+        let places: Vec<usize> = line.match_indices(&root).map(|(at, _)| at + root.len()).collect();
+        places.into_iter().flat_map(|at| names(&line[at..]))
     })
+}
+
+/// The name that `text` begins with, or those of a list in braces.
+fn names(text: &str) -> Vec<&str> {
+    let end = |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    match text.strip_prefix('{') {
+        None => vec![&text[..end(text)]],
+        Some(list) => list.split(',').map(str::trim).map(|item| &item[..end(item)]).collect(),
+    }
 }

@@ -2,13 +2,13 @@ use coppice_client::map::{Addresses, NodeInfo};
 use coppice_client::wire::MapVersion;
 
 use super::*;
-use crate::datadir::claim::PAST_LIVES_MAX;
+use crate::incarnation::claim::PAST_BOOT_IDS_MAX;
 
 const OURS: ClusterId = ClusterId(1);
 const THEIRS: ClusterId = ClusterId(2);
 
 fn presence(cluster: ClusterId, node: u32) -> Presence {
-    Presence { cluster, node: NodeId(node), claim: Claim::new(3, 77, &[76, 75], 5) }
+    Presence { cluster, node: NodeId(node), claim: IncarnationClaim::new(3, 77, &[76, 75], 5) }
 }
 
 fn hello(purpose: Purpose, from: Option<Presence>, to: Option<u32>) -> PeerHello {
@@ -86,7 +86,7 @@ fn the_longest_greeting_fits_and_other_versions_and_garbage_are_named() {
     let most = Presence {
         cluster: ClusterId(u128::MAX),
         node: NodeId(u32::MAX),
-        claim: Claim::new(u64::MAX, u64::MAX, &[u64::MAX; PAST_LIVES_MAX], u64::MAX),
+        claim: IncarnationClaim::new(u64::MAX, u64::MAX, &[u64::MAX; PAST_BOOT_IDS_MAX], u64::MAX),
     };
     let longest = hello(Purpose::Forming, Some(most), Some(u32::MAX));
     let frame = frame_of(peer_frame::HELLO, &longest);

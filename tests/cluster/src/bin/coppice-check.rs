@@ -11,8 +11,8 @@ fn main() -> ExitCode {
     let serves = words.next().is_some_and(|verb| verb == "serve");
     match Path::new(&called).file_name().and_then(|name| name.to_str()) {
         Some("coppice-load") => coppice_loadgen::app::main(),
-        Some("coppice") => coppice_server::cli::main(),
-        _ if serves => coppice_server::cli::main(),
+        Some("coppice") => coppice_server::program::main(),
+        _ if serves => coppice_server::program::main(),
         _ => coppice_cluster::cli::main(),
     }
 }

@@ -1,12 +1,12 @@
 //! The checkpoints on a node's disk: directories whose entries survive a loss of power only when they were flushed, and
 //! files whose content does only then. What is done to them, in which order and under which names is the server's
-//! ([`coppice_server::checkpoint::life`]); a crash may fall between any two acts.
+//! ([`coppice_server::checkpoint::commit_protocol`]); a crash may fall between any two acts.
 
 use std::collections::BTreeMap;
 
 use coppice_client::wire::PartitionId;
 use coppice_ordering::Instance;
-use coppice_server::checkpoint::life::{self, Act, Busy, GENERATIONS, Opening};
+use coppice_server::checkpoint::commit_protocol::{self, Act, Busy, GENERATIONS, Opening};
 use coppice_testkit::random::Random;
 
 use super::SavedSnapshot;
@@ -101,7 +101,7 @@ fn fails(left: &mut Option<u64>) -> bool {
 }
 
 fn instances(names: &BTreeMap<String, usize>) -> Vec<Instance> {
-    let mut instances: Vec<Instance> = names.keys().filter_map(|name| life::instance_of(name)).collect();
+    let mut instances: Vec<Instance> = names.keys().filter_map(|name| commit_protocol::instance_of(name)).collect();
     instances.sort();
     instances
 }
@@ -163,11 +163,11 @@ impl Checkpoints {
     pub fn begin(&mut self, group: PartitionId, saved: SavedSnapshot, room: Option<u64>) -> Result<u64, Refused> {
         let instance = saved.instance;
         let directory = self.directories.entry(group).or_default();
-        if directory.now.contains_key(&life::name(instance)) {
+        if directory.now.contains_key(&commit_protocol::name(instance)) {
             if fails(&mut self.fail_at) {
                 return Err(Refused::Failed);
             }
-            if life::flushes_present() {
+            if commit_protocol::flushes_present() {
                 directory.flush();
             }
             return Err(Refused::Present);
@@ -182,7 +182,7 @@ impl Checkpoints {
             self.busy.end(group);
             return Err(Refused::Failed);
         }
-        let (name, files) = (life::draft_name(instance), self.next as usize);
+        let (name, files) = (commit_protocol::staging_name(instance), self.next as usize);
         if let Some(before) = directory.now.get(&name) {
             // What an interrupted one left, or another one that is being written under the same name.
             self.files.entry(*before).and_modify(|files| files.whole = false);
@@ -190,7 +190,7 @@ impl Checkpoints {
         }
         directory.change(Change::Create(name, files));
         self.files.insert(files, Files { saved, whole: false, flushed: false });
-        let mut acts = life::acts();
+        let mut acts = commit_protocol::acts();
         acts.reverse();
         let (filled, aside, pruned, older) = (false, Vec::new(), false, None);
         let draft = Draft { group, instance, acts, filled, aside, pruned, older };
@@ -205,7 +205,7 @@ impl Checkpoints {
         let stage = match fails(&mut self.fail_at) {
             true => {
                 // What is written of it goes; if it has its name already, that is not flushed yet, or it counts.
-                self.empty(draft.group, &life::draft_name(draft.instance));
+                self.empty(draft.group, &commit_protocol::staging_name(draft.instance));
                 Stage::Failed
             }
             false => self.act(&mut draft).unwrap_or(Stage::GivenUp),
@@ -220,7 +220,7 @@ impl Checkpoints {
 
     fn act(&mut self, draft: &mut Draft) -> Option<Stage> {
         let directory = self.directories.get_mut(&draft.group)?;
-        let name = life::draft_name(draft.instance);
+        let name = commit_protocol::staging_name(draft.instance);
         if !draft.filled {
             let files = self.files.get_mut(directory.now.get(&name)?)?;
             (files.whole, draft.filled) = (true, true);
@@ -231,18 +231,18 @@ impl Checkpoints {
             Act::Flush => self.files.get_mut(directory.now.get(&name)?)?.flushed = true,
             Act::Rename => {
                 directory.now.get(&name)?;
-                directory.change(Change::Rename(name, life::name(draft.instance)));
+                directory.change(Change::Rename(name, commit_protocol::name(draft.instance)));
             }
             Act::FlushDir => directory.flush(),
             Act::Prune if !draft.pruned => {
                 let instances = directory.instances();
-                let bad = directory.now.keys().filter(|name| life::is_bad(name)).cloned();
+                let bad = directory.now.keys().filter(|name| commit_protocol::is_bad(name)).cloned();
                 draft.aside = bad.collect();
-                for old in life::too_old(&instances, GENERATIONS) {
-                    directory.change(Change::Rename(life::name(old), life::aside_name(old)));
-                    draft.aside.push(life::aside_name(old));
+                for old in commit_protocol::too_old(&instances, GENERATIONS) {
+                    directory.change(Change::Rename(commit_protocol::name(old), commit_protocol::aside_name(old)));
+                    draft.aside.push(commit_protocol::aside_name(old));
                 }
-                (draft.older, draft.pruned) = (life::oldest_kept(&instances, GENERATIONS), true);
+                (draft.older, draft.pruned) = (commit_protocol::oldest_kept(&instances, GENERATIONS), true);
                 return Some(Stage::Going);
             }
             Act::Prune => {
@@ -292,7 +292,7 @@ impl Checkpoints {
 
     /// A process starts.
     pub fn open(&mut self) {
-        for act in life::opening() {
+        for act in commit_protocol::opening() {
             match act {
                 Opening::Clear => self.clear(),
                 Opening::FlushDir => self.directories.values_mut().for_each(Directory::flush),
@@ -302,7 +302,7 @@ impl Checkpoints {
 
     fn clear(&mut self) {
         let leftovers = self.directories.iter().flat_map(|(&group, directory)| {
-            let names = directory.now.keys().filter(|name| life::is_leftover(name));
+            let names = directory.now.keys().filter(|name| commit_protocol::is_leftover(name));
             names.map(move |name| (group, name.clone()))
         });
         for (group, name) in leftovers.collect::<Vec<_>>() {
@@ -315,12 +315,12 @@ impl Checkpoints {
         let Some(directory) = self.directories.get_mut(&group) else { return (None, 0) };
         let mut bad = 0;
         for instance in directory.instances().into_iter().rev() {
-            let files = directory.now.get(&life::name(instance)).and_then(|files| self.files.get(files));
+            let files = directory.now.get(&commit_protocol::name(instance)).and_then(|files| self.files.get(files));
             if let Some(found) = files.filter(|files| files.whole).and_then(|files| read(&files.saved)) {
                 return (Some(found), bad);
             }
             bad += 1;
-            directory.change(Change::Rename(life::name(instance), life::bad_name(instance)));
+            directory.change(Change::Rename(commit_protocol::name(instance), commit_protocol::bad_name(instance)));
         }
         (None, bad)
     }
@@ -329,7 +329,7 @@ impl Checkpoints {
     pub fn newest_durable(&self, group: PartitionId) -> Option<Instance> {
         let durable = &self.directories.get(&group)?.durable;
         let is_durable = |instance: &Instance| {
-            let files = durable.get(&life::name(*instance)).and_then(|files| self.files.get(files));
+            let files = durable.get(&commit_protocol::name(*instance)).and_then(|files| self.files.get(files));
             files.is_some_and(|files| files.whole && files.flushed)
         };
         instances(durable).into_iter().rev().find(is_durable)
@@ -339,7 +339,7 @@ impl Checkpoints {
     /// flushed.
     pub fn remove(&mut self, group: PartitionId) -> bool {
         let Some(directory) = self.directories.get_mut(&group) else { return true };
-        let newest = directory.instances().last().map(|instance| life::name(*instance));
+        let newest = directory.instances().last().map(|instance| commit_protocol::name(*instance));
         match newest.or_else(|| directory.now.keys().next().cloned()) {
             Some(name) => self.empty(group, &name),
             None => directory.flush(),
@@ -357,8 +357,10 @@ impl Checkpoints {
             .collect();
         let groups = self.directories.values();
         let of = |directory: &Directory| {
-            let numbers =
-                directory.instances().into_iter().filter_map(|at| directory.now.get(&life::name(at)).copied());
+            let numbers = directory
+                .instances()
+                .into_iter()
+                .filter_map(|at| directory.now.get(&commit_protocol::name(at)).copied());
             numbers.collect::<Vec<usize>>()
         };
         let numbers: Vec<Vec<usize>> = groups.map(of).collect();

@@ -1,0 +1,254 @@
+//! Growing and shrinking, as [`coppice_core::controller`] decides it: nodes are asked how they are, leaders to hand
+//! over, processes to become nodes (protocol.md 1.5, 8); and operators' requests for that.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coppice_client::map::NodeState;
+use coppice_client::wire::control::AdminError;
+use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
+use coppice_core::controller::Input;
+use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
+use coppice_core::replica;
+use coppice_core::reshape::View;
+use coppice_core::status::LocalStatus;
+use coppice_ordering::{Configuration, Instance};
+use tokio::sync::oneshot;
+
+use super::admin::decide_here;
+use super::effects::address_in;
+use super::{Control, Handle};
+use crate::net::question::{Answer, Assignment, Question};
+use crate::rpc::{AskError, ask, ask_anybody};
+
+/// How long another node may take to say how it is.
+pub(super) const ASK_TIMEOUT: Duration = Duration::from_millis(450);
+
+/// How long a verb may take to reach the leader of the directory and come back.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Asks all nodes how they are, for the controller.
+pub(super) fn survey_nodes(control: &mut Control) {
+    let Some(state) = control.controller.driven() else { return control.tell(Input::View(Box::default())) };
+    let look = look(control, state);
+    let shared = Arc::clone(&control.shared);
+    crate::task::spawn(async move {
+        let view = look.await;
+        shared.tell(Input::View(Box::new(view)));
+    });
+}
+
+/// What all nodes say of themselves.
+fn look(control: &Control, state: &DirectoryState) -> impl Future<Output = View> + use<> {
+    let shared = Arc::clone(&control.shared);
+    let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
+    let local = super::status::local_status(control);
+    let others = state.map.nodes.iter().filter(|node| node.id != own && !node.addresses.peer.is_empty());
+    let others: Vec<(NodeId, String)> = others.map(|node| (node.id, node.addresses.peer.clone())).collect();
+    async move {
+        let asked: Vec<_> = others
+            .into_iter()
+            .map(|(id, address)| {
+                let shared = Arc::clone(&shared);
+                let asked = async move { (id, ask(&shared, Some(id), &address, &Question::Status, ASK_TIMEOUT).await) };
+                crate::task::spawn(asked)
+            })
+            .collect();
+        let mut nodes: BTreeMap<NodeId, LocalStatus> = BTreeMap::from([(own, local.await)]);
+        for task in asked {
+            // A process that lost its data answers as nobody: that node is not up.
+            if let Ok((id, Ok(Answer::Status(status)))) = task.await
+                && status.node.id == id
+            {
+                nodes.insert(id, *status);
+            }
+        }
+        View::new(nodes)
+    }
+}
+
+/// Has the leader of a group hand over.
+pub(super) fn request_transfer(control: &mut Control, leader: NodeId, partition: PartitionId, to: NodeId) {
+    let longest = control.settings.values.leader_transfer_timeout;
+    tracing::info!(%partition, from = %leader, %to, "leader transfer begins");
+    if control.shared.own.identity().is_some_and(|own| own.node == leader) {
+        let (sender, receiver) = oneshot::channel();
+        super::leader_transfer::answer_transfer(&control.shared, partition, to, longest, sender);
+        crate::task::spawn(async move { _ = receiver.await });
+        return;
+    }
+    let (shared, deadline_ms) = (Arc::clone(&control.shared), longest.as_millis() as u32);
+    let address = shared.peers.address(leader).unwrap_or_default();
+    crate::task::spawn(async move {
+        let question = Question::Transfer { partition, to, deadline_ms };
+        _ = ask(&shared, Some(leader), &address, &question, longest + ASK_TIMEOUT).await;
+    });
+}
+
+/// Tells a process which node it is; once that is durable there, the directory is told.
+pub(super) fn assign_number(shared: &Arc<Handle>, node: NodeId, state: &DirectoryState) {
+    let Some(identity) = shared.own.identity() else { return };
+    let address = address_in(&state.map, node).unwrap_or_default();
+    let (shared, map, settings) = (Arc::clone(shared), state.map.clone(), state.settings.clone());
+    let users = state.users.clone();
+    crate::task::spawn(async move {
+        let assignment = Assignment { cluster: identity.cluster, node, directory: Vec::new() };
+        let told = ask_anybody(&shared, &address, &Question::Assign(assignment), FORWARD_TIMEOUT).await;
+        let trouble = match told {
+            Ok(Answer::Identified(_)) => {
+                _ = ask(&shared, Some(node), &address, &Question::Adopt { map, settings, users }, ASK_TIMEOUT).await;
+                let joined = DirectoryCommand::Reshape(Reshape::Joined { node });
+                decide_here(&shared, joined).await.err()
+            }
+            Ok(_) => Some("it gave an unexpected answer".to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        shared.tell(Input::Assigned(node, trouble));
+    });
+}
+
+/// An operator's change of the cluster's shape: passed on to the leader of the directory, begun, or reported.
+pub(super) fn reshape(control: &mut Control, request: ReshapeRequest, reply: oneshot::Sender<AdminReply>) {
+    let Some(state) = control.controller.driven().cloned() else { return forward(&control.shared, request, reply) };
+    let look = look(control, &state);
+    let shared = Arc::clone(&control.shared);
+    crate::task::spawn(async move {
+        let view = look.await;
+        let request = with_median(&shared, &state, &view, request).await;
+        let judge = move |control: &mut Control| {
+            control.verbs.newest += 1;
+            let verb = control.verbs.newest;
+            control.verbs.waiting.insert(verb, reply);
+            control.tell(Input::Verb { verb, request: Box::new(request), view: Box::new(view) });
+        };
+        shared.call(judge);
+    });
+}
+
+fn forward(shared: &Arc<Handle>, request: ReshapeRequest, reply: oneshot::Sender<AdminReply>) {
+    let leader = shared.cluster.leader(PartitionId::DIRECTORY);
+    let own = shared.own.identity().map(|identity| identity.node);
+    let address = leader.filter(|&leader| Some(leader) != own).and_then(|leader| shared.peers.address(leader));
+    let shared = Arc::clone(shared);
+    crate::task::spawn(async move {
+        let Some(address) = address else {
+            let text = "no leader of the directory is known: a majority of its nodes must be up".to_owned();
+            _ = reply.send(AdminReply::Failed(AdminError::TimedOut(text)));
+            return;
+        };
+        let question = Question::Admin(AdminRequest::Reshape(request));
+        let asked = ask(&shared, leader, &address, &question, FORWARD_TIMEOUT).await;
+        _ = reply.send(match asked {
+            Ok(Answer::Admin(answer)) => answer,
+            Ok(_) => AdminReply::Failed(AdminError::Refused("an unexpected answer".into())),
+            Err(error) => AdminReply::Failed(AdminError::TimedOut(error.to_string())),
+        });
+    });
+}
+
+/// A split that does not say where is given the median, as the partition's leader has it.
+async fn with_median(
+    shared: &Arc<Handle>,
+    state: &DirectoryState,
+    view: &View,
+    mut request: ReshapeRequest,
+) -> ReshapeRequest {
+    let begun = state.changes.contains_key(&request.change) || state.ended(request.change).is_some();
+    let Shape::Split { partition, at: at @ None } = &mut request.shape else { return request };
+    let Some(wanted) = partition.or_else(|| view.largest(state)).filter(|_| !begun) else { return request };
+    *partition = Some(wanted);
+    let Some(leader) = view.led(wanted).map(|led| led.leader) else { return request };
+    let median = if shared.own.identity().is_some_and(|own| own.node == leader) {
+        median(shared, wanted).await
+    } else {
+        let address = shared.peers.address(leader).unwrap_or_default();
+        match ask(shared, Some(leader), &address, &Question::Median(wanted), ASK_TIMEOUT).await {
+            Ok(Answer::Median(median)) => median,
+            _ => None,
+        }
+    };
+    *at = median.map(Into::into);
+    request
+}
+
+/// The key that cuts a partition here into two halves.
+pub(super) async fn median(shared: &Arc<Handle>, partition: PartitionId) -> Option<Vec<u8>> {
+    let median = shared.ask_owner(partition, ASK_TIMEOUT, move |thread| {
+        let data = thread.worker.groups().get(&partition)?.replica.executor().machine().partition()?;
+        data.tree().median().map(|key| key.to_vec())
+    });
+    median.await.flatten()
+}
+
+/// Has the directory decide the beginning of a change.
+pub(super) async fn begun(shared: &Arc<Handle>, command: DirectoryCommand, plan: Reshaped) -> AdminReply {
+    match decide_here(shared, command).await {
+        Ok(DirectoryReply::Refused(reason)) => AdminReply::Failed(AdminError::Refused(reason.to_string())),
+        Ok(_) => AdminReply::Reshaped(plan),
+        Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
+    }
+}
+
+/// Gives the process at `address` a number, if it waits for one; without `register` only looks whether it does.
+pub(super) async fn enlist(
+    shared: &Arc<Handle>,
+    state: &DirectoryState,
+    address: String,
+    (replaces, register): (Option<NodeId>, bool),
+    plan: Reshaped,
+) -> AdminReply {
+    let refused = |text: String| AdminReply::Failed(AdminError::Refused(text));
+    let identified = match ask_anybody(shared, &address, &Question::Identify, ASK_TIMEOUT * 3).await {
+        Ok(Answer::Identified(identified)) => identified,
+        Ok(_) => return refused(format!("{address} is not the peer port of a coppice process")),
+        Err(AskError::Broken { text, .. }) => {
+            return refused(format!("{address} is not the peer port of a coppice process: {text}"));
+        }
+        Err(error) => {
+            return refused(format!("nobody answers there: {error}; give the peer port of a running coppice serve"));
+        }
+    };
+    let own = shared.own.identity().map(|identity| identity.cluster);
+    match identified.identity {
+        Some((cluster, node)) if Some(cluster) == own => {
+            let done = state.map.node(node).is_some_and(|row| row.state == NodeState::Member);
+            if state.map.node(node).is_some_and(|row| row.state == NodeState::Removed) {
+                return refused(format!(
+                    "{address} is {node}, which was removed: stop it, empty its data directory and start it again"
+                ));
+            }
+            if replaces.is_some() || !done {
+                return refused(format!("{address} is {node} of this cluster, with its data"));
+            }
+            let steps = vec![format!("{node} is a node of this cluster")];
+            return AdminReply::Reshaped(Reshaped { done, begun: true, steps, node: Some(node), left: 0, ..plan });
+        }
+        Some((cluster, node)) => return refused(format!("{address} is {node} of another cluster, {cluster}")),
+        None => {}
+    }
+    if !register {
+        return AdminReply::Reshaped(plan);
+    }
+    let (name, addresses) = (identified.name, identified.addresses);
+    let register = DirectoryCommand::Reshape(Reshape::Register { name, addresses, replaces });
+    match decide_here(shared, register).await {
+        Ok(DirectoryReply::Registered(node)) => AdminReply::Reshaped(Reshaped { node: Some(node), ..plan }),
+        Ok(DirectoryReply::Refused(reason)) => refused(reason.to_string()),
+        Ok(_) => refused("the directory gave an unexpected answer".into()),
+        Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
+    }
+}
+
+/// Has the group's replica here propose a configuration, if the one that it is to follow is still in force.
+pub(super) fn configure(shared: &Arc<Handle>, partition: PartitionId, expected: u64, configuration: Configuration) {
+    let shared = Arc::clone(shared);
+    crate::task::spawn(async move {
+        _ = shared
+            .ask_owner(partition, ASK_TIMEOUT, move |thread| {
+                thread.input_of(partition, replica::Input::Change { expected: Instance(expected), configuration });
+                failpoint!("control.configures");
+            })
+            .await;
+    });
+}

@@ -1,0 +1,195 @@
+//! The pulse: 25 gets and 25 writes per partition and second, which measure what a fault costs and change nothing.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use coppice_client::{Client, Range};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::measure::{Kind, Measure, Recent};
+use crate::cli::latency_probe::below;
+
+/// 25 of each kind per partition and second.
+const BEAT: Duration = Duration::from_millis(40);
+/// While a fault is measured: its end is then known to a few milliseconds.
+const FAST_BEAT: Duration = Duration::from_millis(4);
+
+/// What every partition is asked, and what came of it.
+#[derive(Debug)]
+pub struct AvailabilityProbe {
+    client: Client,
+    shared: Rc<Shared>,
+    /// The tasks that ask each partition.
+    beats: BTreeMap<u32, Beats>,
+    across: JoinHandle<()>,
+}
+
+/// What asks one partition.
+#[derive(Debug)]
+struct Beats {
+    /// Where the partition begins.
+    low: Vec<u8>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Drop for Beats {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    measure: RefCell<Measure>,
+    fast: Cell<bool>,
+    /// A fault has struck: queries are asked until it is over.
+    struck: Notify,
+    /// Where two partitions meet, if there are two.
+    border: RefCell<Option<Vec<u8>>>,
+    began: Instant,
+}
+
+impl AvailabilityProbe {
+    /// Begins to beat in `partitions`, each with a key of its range.
+    #[must_use]
+    pub fn start(client: &Client, partitions: &[(u32, Vec<u8>)]) -> Self {
+        let shared = Rc::new(Shared {
+            measure: RefCell::default(),
+            fast: Cell::new(false),
+            struck: Notify::new(),
+            border: RefCell::default(),
+            began: Instant::now(),
+        });
+        let across = crate::task::spawn(ask_across(client.clone(), shared.clone()));
+        let mut pulse = Self { client: client.clone(), shared, beats: BTreeMap::new(), across };
+        pulse.follow(partitions);
+        pulse
+    }
+
+    /// Beats in these partitions from now on: those that were split off too, and not in those that were merged away.
+    pub fn follow(&mut self, partitions: &[(u32, Vec<u8>)]) {
+        self.beats.retain(|id, beats| partitions.iter().any(|(other, low)| other == id && *low == beats.low));
+        for (id, low) in partitions {
+            let (client, shared) = (&self.client, &self.shared);
+            self.beats.entry(*id).or_insert_with(|| Beats {
+                low: low.clone(),
+                tasks: [Kind::Write, Kind::Read]
+                    .map(|kind| crate::task::spawn(beat(client.clone(), shared.clone(), *id, kind, pulse_key(low)))),
+            });
+        }
+        *self.shared.border.borrow_mut() =
+            partitions.iter().map(|(_, low)| low).filter(|low| !low.is_empty()).min().cloned();
+    }
+
+    /// A fault strikes now: beats faster and measures from here on.
+    pub fn fault(&self) {
+        self.shared.measure.borrow_mut().fault(self.shared.began.elapsed());
+        self.shared.fast.set(true);
+        self.shared.struck.notify_one();
+    }
+
+    /// Waits, at most `patience`, until all of `partitions` answer again, and queries too if they are to; then the
+    /// pulse calms down.
+    pub async fn recovered(&self, partitions: &[u32], queries: bool, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let is_over =
+            |measure: &Measure| measure.is_over(partitions) && (!queries || measure.query_silence().is_some());
+        while !is_over(&self.shared.measure.borrow()) {
+            if Instant::now() >= deadline {
+                self.shared.fast.set(false);
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        self.shared.fast.set(false);
+        true
+    }
+
+    /// The longest silence of `partitions` around the last fault.
+    #[must_use]
+    pub fn silence(&self, partitions: &[u32], kind: Kind) -> Option<Duration> {
+        self.shared.measure.borrow().silence(partitions, kind)
+    }
+
+    /// How long queries across partitions were not answered behind the last fault.
+    #[must_use]
+    pub fn query_silence(&self) -> Option<Duration> {
+        self.shared.measure.borrow().query_silence()
+    }
+
+    /// The longest wait of a single question around the last fault.
+    #[must_use]
+    pub fn wait(&self, partitions: &[u32], kind: Kind) -> Option<Duration> {
+        self.shared.measure.borrow().wait(partitions, kind)
+    }
+
+    /// Rate and latency of the last seconds.
+    #[must_use]
+    pub fn recent(&self) -> Option<Recent> {
+        self.shared.measure.borrow().recent(self.shared.began.elapsed())
+    }
+}
+
+impl Drop for AvailabilityProbe {
+    fn drop(&mut self) {
+        self.across.abort();
+    }
+}
+
+/// A key that nobody else uses, in the partition that begins at `low`.
+fn pulse_key(low: &[u8]) -> Vec<u8> {
+    let mut key = low.to_vec();
+    key.extend_from_slice(b"\0coppice demo pulse");
+    key
+}
+
+async fn beat(client: Client, shared: Rc<Shared>, partition: u32, kind: Kind, key: Vec<u8>) {
+    loop {
+        let asked = shared.began.elapsed();
+        let answered = match kind {
+            // The key is never written, so it never has this value.
+            Kind::Write => client.cas(&*key, "never", "never").await.is_ok(),
+            Kind::Read => client.get(&*key).await.is_ok(),
+        };
+        let now = shared.began.elapsed();
+        if answered {
+            shared.measure.borrow_mut().answer(partition, kind, asked, now);
+        }
+        let pause = if shared.fast.get() { FAST_BEAT } else { BEAT };
+        // At least a moment, also after an answer that took longer than a beat.
+        let rest = (asked + pause).saturating_sub(now).max(Duration::from_millis(1));
+        tokio::time::sleep(rest).await;
+    }
+}
+
+/// Reads across a border of two partitions while a fault is measured.
+async fn ask_across(client: Client, shared: Rc<Shared>) {
+    loop {
+        shared.struck.notified().await;
+        while shared.fast.get() {
+            let border = shared.border.borrow().clone();
+            let asked = shared.began.elapsed();
+            if let Some(border) = border
+                && is_answered(&client, &below(&border), &[&border[..], b"\0"].concat()).await
+            {
+                shared.measure.borrow_mut().query(asked, shared.began.elapsed());
+            }
+            tokio::time::sleep(FAST_BEAT).await;
+        }
+    }
+}
+
+async fn is_answered(client: &Client, low: &[u8], high: &[u8]) -> bool {
+    // One pair is enough: the ticket is what is measured.
+    let Ok(mut pairs) = client.range(Range::between(low, Some(high)).keys_only().limit(1)).await else { return false };
+    loop {
+        match pairs.next().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}

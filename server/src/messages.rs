@@ -1,0 +1,47 @@
+//! What other threads tell the control thread.
+
+use std::sync::Arc;
+
+use coppice_client::wire::{AdminReply, AdminRequest, Status, StatusGet};
+use coppice_core::worker::Report;
+use tokio::sync::oneshot;
+
+use crate::net::question::{Answer, Asker, Question};
+
+/// A message to the control thread.
+pub enum ToControl {
+    /// A worker reports to the controller.
+    Report(Report),
+    /// A client asks for the status.
+    Status {
+        /// How.
+        get: StatusGet,
+        /// Where to.
+        reply: oneshot::Sender<Arc<Status>>,
+    },
+    /// An operator's verb.
+    Admin {
+        /// Which.
+        request: Box<AdminRequest>,
+        /// Who asks; none: access control is off.
+        by: Option<String>,
+        /// Where to.
+        reply: oneshot::Sender<AdminReply>,
+    },
+    /// Another node asks.
+    Question {
+        /// Who.
+        asker: Box<Asker>,
+        /// What.
+        question: Box<Question>,
+        /// Where to.
+        reply: oneshot::Sender<Answer>,
+    },
+    /// Another node says that this one runs on a copy of its data directory.
+    RunsOnCopy,
+    /// Hand leaderships over, finish, stop.
+    Stop,
+}
+
+/// The way to the control thread.
+pub type TellControl = Box<dyn Fn(ToControl) + Send + Sync>;

@@ -1,0 +1,59 @@
+//! What admin HTTP is told of the node.
+
+use std::sync::Arc;
+
+use coppice_client::wire::StatusGet;
+use tokio::sync::oneshot;
+
+use crate::admin_http;
+use crate::config::{Address, NODE_SETTINGS, NodeConfig};
+use crate::messages::ToControl;
+use crate::shared::Shared;
+
+/// What admin HTTP may ask of the node.
+pub(super) fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
+    let (for_status, for_readiness, for_config) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
+    let for_access = Arc::clone(shared);
+    admin_http::Admin {
+        metrics: shared.metrics.clone(),
+        access: Arc::new(move || for_access.cluster.access()),
+        status: Arc::new(move || {
+            let (sender, receiver) = oneshot::channel();
+            for_status.tell_control(ToControl::Status { get: StatusGet { local: false }, reply: sender });
+            Box::pin(
+                async move { receiver.await.map(|status| crate::status_view::to_json(&status)).unwrap_or_default() },
+            )
+        }),
+        readiness: admin_http::ask(move || readiness(&for_readiness)),
+        config: admin_http::ask(move || {
+            let rows =
+                NODE_SETTINGS.iter().map(|setting| (setting.key.to_owned(), setting.show(&for_config.config).into()));
+            serde_json::Value::Object(rows.collect())
+        }),
+        hosts: hosts(&shared.config),
+    }
+}
+
+/// The names by which this node is listened to, or others are told to dial it.
+fn hosts(config: &NodeConfig) -> admin_http::Hosts {
+    let (listen, advertise) = (&config.listen, &config.advertise);
+    let listens = [Some(&listen.native), Some(&listen.peer), listen.admin.as_ref()];
+    let advertised = [advertise.native.as_ref(), advertise.peer.as_ref(), advertise.admin.as_ref()];
+    admin_http::Hosts::new(listens.into_iter().chain(advertised).flatten().map(Address::host))
+}
+
+/// Why the node is not ready; empty if it is.
+fn readiness(shared: &Shared) -> Vec<String> {
+    let Some(identity) = shared.own.identity() else { return vec!["waiting for init".into()] };
+    let map = shared.cluster.map();
+    if map.version.0 == 0 {
+        return vec!["the partition map is not known yet".into()];
+    }
+    if shared.is_draining() {
+        return vec!["the node is stopping".into()];
+    }
+    let hosted = map.groups();
+    let hosted = hosted.filter(|entry| entry.replica_on(identity.node).is_some());
+    let leaderless = hosted.filter(|entry| shared.cluster.leader(entry.partition).is_none());
+    leaderless.map(|entry| format!("{} has no leader that this node knows", entry.partition)).collect()
+}

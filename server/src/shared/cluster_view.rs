@@ -1,0 +1,84 @@
+//! The cluster as this node knows it: the map, who leads, the users.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{MapGet, MapReply, NodeId, PartitionId};
+use coppice_core::access::Access;
+
+/// Read often, written rarely.
+#[derive(Default)]
+pub struct ClusterView {
+    map: RwLock<Arc<PartitionMap>>,
+    /// Read when a connection greets and when they change.
+    access: RwLock<Arc<Access>>,
+    leaders: Mutex<BTreeMap<PartitionId, NodeId>>,
+    leaders_version: AtomicU64,
+}
+
+impl ClusterView {
+    /// The newest map that this node knows; version 0 before there is one.
+    pub fn map(&self) -> Arc<PartitionMap> {
+        Arc::clone(&self.map.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Uses `map` from now on if it is newer.
+    pub fn set_map(&self, map: Arc<PartitionMap>) -> bool {
+        let mut current = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let newer = map.version > current.version;
+        if newer {
+            *current = map;
+        }
+        newer
+    }
+
+    /// The users as this node knows them.
+    pub fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Goes by `access` from now on: whoever connects at once, and each connection that stands when its worker thread
+    /// is told.
+    pub fn set_access(&self, access: Access) -> Arc<Access> {
+        let access = Arc::new(access);
+        *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&access);
+        access
+    }
+
+    /// The leader of `group`, as this node knows it.
+    pub fn leader(&self, group: PartitionId) -> Option<NodeId> {
+        self.leaders.lock().unwrap_or_else(PoisonError::into_inner).get(&group).copied()
+    }
+
+    /// All leaders that this node knows.
+    pub fn leaders(&self) -> BTreeMap<PartitionId, NodeId> {
+        self.leaders.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes who leads `group`; whether that is news.
+    pub fn set_leader(&self, group: PartitionId, leader: Option<NodeId>) -> bool {
+        let mut leaders = self.leaders.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match leader {
+            Some(leader) => leaders.insert(group, leader),
+            None => leaders.remove(&group),
+        };
+        if before != leader {
+            self.leaders_version.fetch_add(1, Ordering::Relaxed);
+        }
+        before != leader
+    }
+
+    /// Counts changes of leaders. Costs a load.
+    pub fn leaders_version(&self) -> u64 {
+        self.leaders_version.load(Ordering::Relaxed)
+    }
+
+    /// The map, if it is newer than what the client has, and who leads.
+    pub fn map_reply(&self, get: MapGet) -> MapReply {
+        let map = self.map();
+        let newer = map.version > get.known;
+        MapReply { map: newer.then(|| (*map).clone()), leaders: self.leaders().into_iter().collect() }
+    }
+}

@@ -1,0 +1,92 @@
+//! Who this process is, whom it lets in, and whether others let it in.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError, RwLock};
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::NodeId;
+
+use crate::incarnation::Identity;
+use crate::incarnation::claim::IncarnationClaim;
+use crate::incarnation::fence::Fence;
+use crate::incarnation::known::{KnownIncarnations, MeetError};
+use crate::net::handshake::{self, Objection, Presence};
+
+/// This process among the nodes.
+pub struct OwnNode {
+    identity: RwLock<Option<Identity>>,
+    /// What this start says of its log.
+    claim: RwLock<IncarnationClaim>,
+    /// What is remembered of each node that was met, to tell a copy of its directory (hazards.md PX12).
+    pub incarnations: KnownIncarnations,
+    /// Whether this process may speak for its replicas.
+    pub fence: Fence,
+    /// Nodes that run on copies of their directories, as this one found out, and why.
+    copies: Mutex<BTreeMap<NodeId, String>>,
+}
+
+impl OwnNode {
+    /// Of the data directory at `dir`.
+    pub fn new(dir: &Path) -> OwnNode {
+        OwnNode {
+            identity: RwLock::default(),
+            claim: RwLock::default(),
+            incarnations: KnownIncarnations::open(dir),
+            fence: Fence::default(),
+            copies: Mutex::default(),
+        }
+    }
+
+    /// Who this node is.
+    pub fn identity(&self) -> Option<Identity> {
+        *self.identity.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What this process says of itself to other nodes; none: it belongs to no cluster yet.
+    pub fn presence(&self) -> Option<Presence> {
+        let Identity { cluster, node, .. } = self.identity()?;
+        let claim = *self.claim.read().unwrap_or_else(PoisonError::into_inner);
+        Some(Presence { cluster, node, claim })
+    }
+
+    /// Set once, by `init` or at start.
+    pub fn set_identity(&self, identity: Identity) {
+        *self.identity.write().unwrap_or_else(PoisonError::into_inner) = Some(identity);
+    }
+
+    /// Whether who is at the other end of a connection may talk in this life. Of nodes that the map does not know
+    /// nothing is remembered.
+    ///
+    /// # Errors
+    /// For both: its claim contradicts what was met before, so it runs on a copy of its directory. Or it cannot be
+    /// written down whom this node met.
+    pub fn judge(&self, them: &Presence, map: &PartitionMap) -> Result<(), Objection> {
+        if handshake::standing(them.node, map).is_err() {
+            return Ok(());
+        }
+        let met = self.incarnations.meet(them.node, &them.claim);
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        match met {
+            Ok(()) => {
+                copies.remove(&them.node);
+                Ok(())
+            }
+            Err(MeetError::Unwritten(error)) => Err(Objection::Other(MeetError::Unwritten(error).to_string())),
+            Err(MeetError::Copy(error)) => {
+                copies.insert(them.node, error.to_string());
+                Err(Objection::Copy(error.to_string()))
+            }
+        }
+    }
+
+    /// Nodes that run on copies of their directories, as this one found out, and why.
+    pub fn copies(&self) -> BTreeMap<NodeId, String> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What this start says of its log. Set once, when the log is open.
+    pub fn set_claim(&self, claim: IncarnationClaim) {
+        *self.claim.write().unwrap_or_else(PoisonError::into_inner) = claim;
+    }
+}

@@ -1,0 +1,392 @@
+//! A client's connection: frames in, requests to the worker thread; replies out, those of one turn in as few frames as
+//! possible.
+//!
+//! A connection that has too much in flight, or does not read its answers, is not read until it does (operations.md 3,
+//! `limits`): each of its requests is charged (`coppice_core::cost`) before it goes on. Frames are taken in slices,
+//! between which other connections have their turn; so are large packs (`packs`). It does not know what commands mean.
+
+mod authorization;
+mod packs;
+mod partial_frame;
+mod serve;
+mod slices;
+mod state;
+mod translate;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::IoSlice;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant as Clock};
+
+pub use authorization::{STRANGERS_MAX, may_give};
+use bytes::{Bytes, BytesMut};
+use coppice_client::channel::Channel;
+use coppice_client::tls::Tls;
+use coppice_client::tls::names::Names;
+use coppice_client::wire::{ClientId, PartitionId, Refusal as Refused};
+use coppice_core::access::{Credentials, Rights};
+use coppice_core::cost::{Account, Charge, ClientBytes};
+use coppice_core::request::{Origin, Reply, Request};
+use coppice_core::scan::RangeJob;
+use coppice_core::wire_reply::{WireReply, busy};
+use coppice_ordering::Time;
+use tokio::sync::Notify;
+
+use self::packs::Packs;
+pub use self::serve::serve;
+use self::state::Large;
+use super::WorkerThread;
+use crate::metrics::{Op, Outcome};
+use crate::net::eviction::Candidate;
+use crate::net::outbox::Outbox;
+use crate::net::progress::Progress;
+use crate::net::streams::{Slice, Streams};
+use crate::shared::Shared;
+
+/// Bytes that wait to be read by the client; beyond, its requests are not read.
+const OUTBOX_BYTES_MAX: usize = 8 << 20;
+
+/// Parts of queries that stream on a connection; beyond, they are dropped, and their client asks again.
+const PARTS_MAX: usize = 4_096;
+
+/// Of the requests that may wait on a connection, this many may be ranges that stream: each pins a snapshot, and a
+/// connection full of them would not be read any more, their credit included. Beyond: `Busy`.
+fn ranges_max(inflight: usize) -> usize {
+    (inflight / 4 * 3).max(1)
+}
+
+/// What is remembered of a request until it is answered.
+struct PendingRequest {
+    op: Op,
+    /// Of a pack: its partition, and what executing it costs there.
+    work: Option<(PartitionId, u32)>,
+    /// Of its bytes, and of what its answer is expected to take.
+    charge: Arc<Charge>,
+    since: Clock,
+}
+
+/// What waits on a connection, for the metrics.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InWait {
+    /// Pieces of replies that the client has not read.
+    pub replies: usize,
+    /// Ranges that stream.
+    pub scans: usize,
+    /// Requests without an answer.
+    pub inflight: usize,
+}
+
+fn new_account(shared: &Shared, client: ClientBytes) -> Account {
+    Account::new(shared.config.limits.inflight_bytes, client, Arc::clone(shared.usage.budget()))
+}
+
+/// One client's connection, shared by its task and the worker thread's turn.
+pub struct Connection {
+    /// The worker thread that has it, and its number there.
+    thread: usize,
+    id: u64,
+    stream: Channel,
+    state: RefCell<State>,
+    /// Something to write at the end of the turn.
+    dirty: Cell<bool>,
+    /// Control requests under way.
+    pub control: Cell<usize>,
+    /// When something came last.
+    heard: Cell<Clock>,
+    /// Rung when the task must look again: a full socket, room for requests, the end.
+    bell: Notify,
+}
+
+/// Whom a connection acts for.
+struct Principal {
+    client: Option<ClientId>,
+    /// What it may do; nothing before its hello.
+    rights: Arc<Rights>,
+    /// Why: judged again when the users change.
+    credentials: Credentials,
+    /// It showed wrong credentials: nothing more is read, and the answer is late.
+    is_stranger: bool,
+}
+
+/// How a connection ends.
+#[derive(Default)]
+struct Ending {
+    /// Verbs that wait for their answer.
+    verbs: u32,
+    /// It ends when they are answered, and why.
+    why: Option<String>,
+    /// No more is read; what is queued is still written.
+    closing: bool,
+    /// It ends as soon as nothing waits on it: the certificates that it began with have been replaced.
+    retiring: bool,
+}
+
+/// Answers that are not in the outbox yet.
+#[derive(Default)]
+struct Answers {
+    /// Of this turn, framed together at its end.
+    small: Vec<(u32, Bytes)>,
+    bytes: usize,
+    /// Those that are written when there is time and room for them.
+    large: VecDeque<(u32, Large)>,
+    /// What the largest answers to packs took of late: what the next one is expected to take.
+    expects: usize,
+}
+
+/// What a connection is charged.
+struct Charges {
+    account: Account,
+    /// Of what waits to be read by the client.
+    unread: Charge,
+    unread_bytes: usize,
+}
+
+impl Charges {
+    fn new(account: Account) -> Charges {
+        Charges { unread: account.charge(0), account, unread_bytes: 0 }
+    }
+}
+
+struct State {
+    principal: Principal,
+    ending: Ending,
+    outbox: Outbox,
+    answers: Answers,
+    charges: Charges,
+    progress: Progress,
+    waiting: BTreeMap<u32, PendingRequest>,
+    /// Packs on their way to their partitions; they have their place in `waiting`.
+    packs: Packs<Request>,
+    ranges: Streams<u32>,
+    /// Parts of queries: the client's number of the attempt, and whose part it is.
+    parts: Streams<(u32, PartitionId)>,
+    /// Bytes of range chunks in `outbox` at most, counted in the node's `limits.scan_bytes`.
+    scan_bytes: usize,
+    shared: Arc<Shared>,
+}
+
+impl Connection {
+    /// A connection over `stream`.
+    pub fn new((thread, id): (usize, u64), stream: Channel, shared: Arc<Shared>) -> Rc<Connection> {
+        let state = RefCell::new(State {
+            principal: Principal {
+                client: None,
+                rights: Arc::new(Rights::while_forming()),
+                credentials: Credentials::default(),
+                is_stranger: false,
+            },
+            ending: Ending::default(),
+            outbox: Outbox::default(),
+            answers: Answers::default(),
+            charges: Charges::new(new_account(&shared, ClientBytes::default())),
+            progress: Progress::default(),
+            waiting: BTreeMap::new(),
+            packs: Packs::default(),
+            ranges: Streams::default(),
+            parts: Streams::default(),
+            scan_bytes: 0,
+            shared,
+        });
+        let (dirty, control, heard) = (Cell::new(false), Cell::new(0), Cell::new(Clock::now()));
+        Rc::new(Connection { thread, id, stream, state, dirty, control, heard, bell: Notify::new() })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Who asks with a request of this connection.
+    fn origin(&self, stream: u32) -> Origin {
+        Origin::Client { worker: self.thread as u16, stream, connection: self.id }
+    }
+
+    /// Notes that something is to be written; `true` if it was not noted before.
+    pub fn mark_dirty(&self) -> bool {
+        !self.dirty.replace(true)
+    }
+
+    /// Ends it after what is queued is written.
+    pub fn close(&self) {
+        self.state.borrow_mut().ending.closing = true;
+        self.bell.notify_one();
+    }
+
+    /// What it is to a newcomer that finds no place, if it has nothing in flight.
+    pub fn candidate(&self) -> Option<Candidate> {
+        let state = self.state.borrow();
+        let replies = state.outbox.is_empty() && state.answers.small.is_empty() && state.answers.large.is_empty();
+        let idle =
+            state.waiting.is_empty() && state.ranges.is_empty() && state.parts.is_empty() && !state.ending.closing;
+        let idle = idle && replies && self.control.get() == 0;
+        idle.then(|| Candidate { id: self.id, greeted: state.principal.client.is_some(), heard: self.heard.get() })
+    }
+
+    /// Queues the answer to a request of this connection.
+    pub fn answer(&self, thread: &WorkerThread, group: PartitionId, stream: u32, reply: Reply) {
+        let mut state = self.state.borrow_mut();
+        let Some(waiting) = state.waiting.get(&stream) else { return };
+        let (op, since) = (waiting.op, waiting.since);
+        if let Reply::QueryPlan(plan) = &reply {
+            // A query over more partitions than a frame can name gets no plan, and times out at its client.
+            return state.outbox.append(|out| _ = plan.encode(out, stream));
+        }
+        let outcome = translate::outcome(&reply);
+        let took = since.elapsed();
+        thread.metrics.worker.request(op, outcome, took);
+        if took > state.shared.config.slow_request && outcome != Outcome::Gone {
+            thread.metrics.slow_request(thread.now(), group, op, outcome, reply.instance(), took);
+        }
+        let expects = if let Reply::Pack(answer) = &reply { Some(answer.len()) } else { None };
+        let map = || thread.shared.cluster.map();
+        match WireReply::new(group, reply, map, |refusal| thread.hint(group, &refusal)) {
+            WireReply::Answer(answer) => {
+                let before = state.answers.expects;
+                state.answers.expects = expects.map_or(before, |bytes| bytes.max(before - before / 8));
+                state.push_answer(stream, answer);
+            }
+            WireReply::Values(read) => state.push_read(stream, read),
+            WireReply::Range(_) if state.ranges.len() >= ranges_max(thread.shared.config.limits.inflight) => {
+                state.refuse(stream, &busy());
+            }
+            WireReply::Range(job) => return state.ranges.add(stream, *job),
+            WireReply::Completed(completed) => state.outbox.append(|out| completed.encode(out, stream)),
+            WireReply::Refused(refusal) => state.refuse(stream, &refusal),
+            WireReply::Plan(_) | WireReply::Nothing => {}
+        }
+        if state.done(stream) {
+            self.bell.notify_one();
+        }
+        if state.charges.account.is_overdrawn() {
+            // Nobody reads them; commands among them may be repeated on another connection.
+            state.end();
+            self.bell.notify_one();
+        }
+    }
+
+    /// What waits here now.
+    pub fn waiting(&self) -> InWait {
+        let state = self.state.borrow();
+        InWait { replies: state.outbox.waiting(), scans: state.ranges.len(), inflight: state.waiting.len() }
+    }
+
+    /// Writes what the turn has queued, as far as the socket takes it; what takes time to make as far as `slice` goes.
+    pub fn flush(&self, slice: &mut Slice) {
+        self.dirty.set(false);
+        let mut state = self.state.borrow_mut();
+        let much = state.has_much_to_write();
+        if much && slice.is_spent() {
+            // Its own task goes on.
+            return self.bell.notify_one();
+        }
+        state.frame_answers();
+        let more = state.pump(slice);
+        let taken = state.outbox.taken();
+        let written = state.outbox.write_to(&self.stream);
+        if much {
+            slice.bytes = slice.bytes.saturating_sub((state.outbox.taken() - taken) as usize);
+        }
+        state.settle();
+        match written {
+            Ok(true) if !more => {}
+            Ok(_) => self.bell.notify_one(),
+            Err(_) => {
+                state.end();
+                self.bell.notify_one();
+            }
+        }
+    }
+
+    /// What its account is charged.
+    fn held_bytes(&self) -> u64 {
+        self.state.borrow().charges.account.bytes()
+    }
+
+    /// Whether something is to be made or written that takes time.
+    fn may_pump(&self) -> bool {
+        let state = self.state.borrow();
+        state.has_much_to_write()
+            || !state.answers.large.is_empty()
+            || state.ranges.may_send()
+            || state.parts.may_send()
+    }
+
+    fn has_ranges(&self) -> bool {
+        let state = self.state.borrow();
+        !state.ranges.is_empty() || !state.parts.is_empty()
+    }
+
+    /// Streams this part of a query; beyond the bound it is dropped, and its client asks again.
+    pub fn add_part(&self, query: u32, partition: PartitionId, job: RangeJob) {
+        let mut state = self.state.borrow_mut();
+        if state.parts.len() < PARTS_MAX {
+            state.parts.add((query, partition), job);
+        }
+    }
+
+    /// Ends ranges whose snapshot was pinned for too long by a slow reader, or keeps too much memory alive; `true` if
+    /// there were any.
+    fn expire_ranges(&self, limits: &crate::config::Limits) -> bool {
+        let mut state = self.state.borrow_mut();
+        let (pin, bytes_max) = (limits.scan_snapshot_max_age, limits.scan_snapshot_bytes);
+        state.parts.expire(pin, bytes_max);
+        let old = state.ranges.expire(pin, bytes_max);
+        for &stream in &old {
+            state.refuse(stream, &Refused::SnapshotExpired);
+            state.done(stream);
+        }
+        !old.is_empty()
+    }
+
+    fn may_read(&self, limits: &crate::config::Limits) -> bool {
+        let state = self.state.borrow();
+        !state.ending.closing
+            && !state.principal.is_stranger
+            && state.outbox.bytes() < OUTBOX_BYTES_MAX
+            && state.waiting.len() < limits.inflight.max(1)
+            && state.charges.account.room() > 0
+    }
+
+    /// Whether the client has taken nothing of what waits for it for so long (`limits.stalled_reader`).
+    fn has_stalled(&self, now: Time, longest: Duration) -> bool {
+        let mut state = self.state.borrow_mut();
+        let (taken, waits) = (state.outbox.taken(), !state.outbox.is_empty() || self.stream.is_unsent());
+        state.progress.stalled(now, taken, waits, longest)
+    }
+
+    /// Appends a frame to what is written at the end of the turn.
+    pub fn append(&self, write: impl FnOnce(&mut BytesMut)) {
+        self.state.borrow_mut().outbox.append(write);
+    }
+
+    /// Whether packs wait until others are answered.
+    pub(super) fn has_packs(&self) -> bool {
+        self.state.borrow().packs.are_held()
+    }
+
+    /// Whom the client's certificate names, if it has shown one: verified, so that roles can rest on it.
+    pub fn certificate(&self) -> Option<&Names> {
+        self.stream.names()
+    }
+
+    /// Whether certificates have changed since it began.
+    pub fn is_outdated(&self, tls: &Tls) -> bool {
+        self.stream.is_outdated(Some(tls))
+    }
+
+    /// Ends it as soon as nothing waits on it.
+    pub fn retire(&self) {
+        self.state.borrow_mut().ending.retiring = true;
+        self.bell.notify_one();
+    }
+}
+
+/// Says to whoever finds no place that there is none.
+pub fn turn_away(stream: &Channel) {
+    let mut out = BytesMut::new();
+    busy().encode(&mut out, 0);
+    // A fresh socket takes so little at once, or the client learns it from the end.
+    _ = stream.write_vectored(&[IoSlice::new(&out)]);
+}

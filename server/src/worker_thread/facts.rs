@@ -1,0 +1,83 @@
+//! What the worker is told of the world when it has changed: who leads where, who answers, what there is room for.
+
+use std::collections::BTreeMap;
+
+use coppice_client::wire::{NodeId, PartitionId};
+use coppice_core::worker::{Input, Resources};
+
+use super::WorkerThread;
+
+/// What it was told last.
+#[derive(Default)]
+pub(super) struct Facts {
+    node: Option<NodeId>,
+    is_mute: bool,
+    /// In this turn it was told what has changed.
+    is_told: bool,
+    /// [`crate::shared::Shared::leaders_version`].
+    leaders_version: u64,
+}
+
+impl Facts {
+    /// What has changed since is yet to be told.
+    pub(super) fn may_have_changed(&mut self) {
+        self.is_told = false;
+    }
+}
+
+impl WorkerThread {
+    /// Whether this node may speak for its replicas is asked before every step.
+    pub(super) fn tell_fence(&mut self) {
+        let is_mute = !self.shared.own.fence.may_speak();
+        if std::mem::replace(&mut self.facts.is_mute, is_mute) != is_mute {
+            self.step(Input::MaySpeak(!is_mute));
+        }
+    }
+
+    /// Tells the worker what has changed since the last turn, before anything else happens in this one.
+    pub(super) fn tell_facts(&mut self) {
+        if std::mem::replace(&mut self.facts.is_told, true) {
+            return;
+        }
+        if self.facts.node.is_none()
+            && let Some(identity) = self.shared.own.identity()
+        {
+            self.facts.node = Some(identity.node);
+            self.step(Input::Identity(identity.node, identity.cluster));
+        }
+        let changed = self.links.iter().map(|(&node, link)| (node, link.answers()));
+        let changed = changed.filter(|(node, answers)| self.worker.is_answering(*node) != *answers);
+        for (node, answers) in changed.collect::<Vec<_>>() {
+            self.step(Input::Answers(node, answers));
+        }
+        let version = self.shared.cluster.leaders_version();
+        if version != self.facts.leaders_version {
+            self.facts.leaders_version = version;
+            self.tell_leaders(self.shared.cluster.leaders());
+        }
+        let room = self.room();
+        if room != *self.worker.resources() {
+            self.step(Input::Resources(room));
+        }
+    }
+
+    fn tell_leaders(&mut self, leaders: BTreeMap<PartitionId, NodeId>) {
+        let known = self.worker.leaders();
+        let gone = known.keys().filter(|group| !leaders.contains_key(group)).map(|&group| (group, None));
+        let new = leaders.iter().filter(|(group, leader)| known.get(group) != Some(leader));
+        let changed: Vec<_> = gone.chain(new.map(|(&group, &leader)| (group, Some(leader)))).collect();
+        for (group, leader) in changed {
+            self.step(Input::Leader(group, leader));
+        }
+    }
+
+    fn room(&self) -> Resources {
+        Resources {
+            log_is_stuck: self.storage.log.as_ref().is_some_and(|log| log.is_stuck()),
+            disk_is_full: self.storage.log.as_ref().is_some_and(|log| log.space().full),
+            memory_is_full: self.shared.usage.memory_is_full(),
+            memory_is_spent: self.shared.usage.memory_is_spent(),
+            full_nodes: self.shared.peers.full_nodes(),
+        }
+    }
+}
