@@ -9,6 +9,7 @@ mod hazard_table;
 mod manifests;
 mod mutant_names;
 mod rooms;
+mod types;
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -19,6 +20,7 @@ pub use hazard_table::{HazardReport, directed_test, hazard_table};
 pub use manifests::{Metadata, crate_counts, imports, workspace_shape};
 pub use mutant_names::mutant_names;
 pub use rooms::rooms;
+pub use types::{METHOD_FILES_MAX, TYPE_FIELDS_MAX, types};
 
 /// What is wrong, one line each, with the file first.
 pub type Complaints = Vec<String>;

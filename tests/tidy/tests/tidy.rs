@@ -45,6 +45,22 @@ fn nothing_unfinished_or_switched_off_stays_behind() {
 }
 
 #[test]
+fn types_stay_small() {
+    none(tidy::types(&sources()));
+    let fields = |n: usize| (0..n).map(|i| format!("    field_{i}: u64,\n")).collect::<String>();
+    let complaints = |text: &str| tidy::types(&file("btree/src/tree.rs", text)).len();
+    let most = tidy::TYPE_FIELDS_MAX;
+    assert_eq!(complaints(&format!("struct Giant {{\n{}}}\n", fields(most + 1))), 1);
+    assert_eq!(complaints(&format!("struct Fits<T> {{\n{}}}\n", fields(most))), 0);
+    assert_eq!(complaints(&format!("struct Record {{\n{}}}\n", fields(most + 1).replace("field_", "pub f"))), 0);
+    let spread: Vec<Source> = (0..=tidy::METHOD_FILES_MAX)
+        .map(|i| Source { path: format!("btree/src/part_{i}.rs"), text: "impl<'a> Wide<'a> {\n".into() })
+        .collect();
+    assert_eq!(tidy::types(&spread).len(), 1);
+    assert_eq!(tidy::types(&spread[1..]).len(), 0);
+}
+
+#[test]
 fn what_decides_is_pure() {
     none(tidy::purity(&sources()));
     for word in ["let now = Instant::now();", "use std::collections::HashMap;", "tokio::spawn(x);", "use rand::Rng;"] {
