@@ -1,25 +1,11 @@
 //! The program as its users have it, as far as it needs no cluster.
 
-use std::fs::OpenOptions;
 use std::process::Command;
 
 fn program(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coppice-load"));
     command.args(words.split(' ')).env_remove("COPPICE_ENDPOINTS").current_dir(env!("CARGO_TARGET_TMPDIR"));
     command
-}
-
-/// A full device ended the program with a backtrace.
-#[test]
-fn output_that_cannot_be_written_is_told_in_four_lines() {
-    for words in ["figures --paper smr --list", "figures --paper smr --list -o json"] {
-        let full = OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
-        let said = program(words).stdout(full).output().expect("the program starts");
-        let err = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert_eq!(said.status.code(), Some(1), "{err}");
-        let what = "error: it was carried out, and its result cannot be written\nwhere: stdout\n";
-        assert!(err.starts_with(what) && err.lines().count() == 4, "{err}");
-    }
 }
 
 /// A report that could not be written was noticed after the run, and what had been measured was gone.

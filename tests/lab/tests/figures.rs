@@ -41,10 +41,11 @@ impl Drop for Place {
     }
 }
 
-/// Whether it works, not what comes out: some tenths of a second, a thousand keys.
-const QUICK: &str = "--rounds 1 --duration 300ms --entries 1000";
+/// Whether it works, not what comes out. Two seconds: something is answered on a busy machine, too.
+const QUICK: &str = "--rounds 1 --duration 2s --entries 1000";
 
 #[test]
+#[ignore = "long: six measurements"]
 fn a_figure_is_measured_once_and_drawn_beside_what_the_paper_says() {
     let place = Place::new("smr");
     let words = format!("smr --only fig12 {QUICK} --bin {}", env!("CARGO_BIN_EXE_coppice-lab"));

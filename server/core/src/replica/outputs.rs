@@ -131,7 +131,7 @@ impl Outputs {
     /// Only reads stand in the gate above the decided instance: whoever waits for one from `from` on is refused. Their
     /// request is gone, but nothing was done.
     pub(super) fn refuse_reads_from(&mut self, from: Instance, refusal: Refusal, effects: &mut Vec<Effect>) {
-        self.gate.undo_from(from).into_iter().for_each(|(origin, ..)| refuse(effects, origin, refusal));
+        self.gate.undo_from(from).for_each(|(origin, ..)| refuse(effects, origin, refusal));
     }
 
     /// This replica leads no more: what it proposed may yet be decided, by the next leader.
