@@ -31,7 +31,7 @@ const ANSWER_BYTES_MAX: usize = HELLO_BYTES_MAX;
 pub enum Purpose {
     /// Messages of groups, one way ([`super::link`]).
     Messages,
-    /// One question and its answer ([`super::rpc`]).
+    /// One question and its answer ([`crate::rpc`]).
     Question,
     /// One snapshot of a group.
     Snapshot,
