@@ -95,7 +95,7 @@ fn what_nodes_hold_is_looked_at_and_bounded() {
     let place = Place::new("held");
     let words = ["--nemesis", "none", "--time", "2s", "--rate", "500", "--seed", "19"];
     let (code, said) = run(place.command(&words));
-    assert!(code == Some(0) && said.contains("B8       PASS") && said.contains("B7       seen"), "{said}");
+    assert!(code == Some(0) && said.contains("B8          PASS") && said.contains("B7          seen"), "{said}");
     assert!(said.contains("n1 held at most ") && said.contains("n3 held at most "), "{said}");
     assert!(said.contains(" replies behind its gate, ") && !said.contains(" 0 sessions at most"), "{said}");
     let (code, said) = run(place.command(&[&words[..], &["--memory-max", "1MiB", "-o", "json"]].concat()));
@@ -136,9 +136,9 @@ fn cuts_pauses_and_splits_leave_the_history_linearizable() {
     let words = ["--nemesis", "cut,pause,map,power", "--time", "8s", "--rate", "500", "--seed", "12"];
     let (code, said) = run(place.command(&words));
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("linearizable: ") && said.contains("power    skipped"), "{said}");
+    assert!(said.contains("linearizable: ") && said.contains("power       skipped"), "{said}");
     // Ladders and tokens were moved, and seen by ranges.
-    for check in ["B5       PASS", "B6       PASS"] {
+    for check in ["B5          PASS", "B6          PASS"] {
         assert!(said.contains(check), "{said}");
     }
 }
