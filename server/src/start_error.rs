@@ -64,7 +64,7 @@ pub enum StorageError {
     StateLost {
         /// Of which partition.
         group: PartitionId,
-        /// The last instance that the log does not hold any more.
+        /// The last instance that the log has dropped.
         trimmed: Instance,
     },
 }

@@ -175,7 +175,7 @@ impl Session {
         self.follow_no_more(at);
     }
 
-    /// No queue takes the node at `at` for its leader any more: whatever goes there next may wait in vain.
+    /// Every queue forgets that the node at `at` led it: a request sent there could wait in vain.
     fn follow_no_more(&mut self, at: usize) {
         let node = self.peers[at].node;
         for queue in self.queues.iter_mut().filter(|queue| node.is_some() && queue.replicas.leader == node) {

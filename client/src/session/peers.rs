@@ -239,7 +239,7 @@ impl Streams {
         self.requests.get_mut(at)?.as_mut()
     }
 
-    /// The request on `stream` is answered, or no answer is wanted any more.
+    /// The request on `stream` is answered or abandoned.
     pub fn take(&mut self, stream: u32) -> Option<PendingRequest> {
         let at = stream.checked_sub(self.first)? as usize;
         let pending = self.requests.get_mut(at)?.take();

@@ -22,7 +22,7 @@ struct SessionNumbers {
     numbers: VecDeque<(u64, bool)>,
     /// Numbers whose outcome is unknown to the caller, with the end of their keeping.
     kept: VecDeque<(u64, Time)>,
-    /// Not in the partition's table any more.
+    /// The partition's table has dropped it.
     expired: bool,
 }
 

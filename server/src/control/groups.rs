@@ -352,7 +352,7 @@ impl Control {
         failpoint!("control.map_adopted");
     }
 
-    /// No worker thread keeps a link to a node that is none any more.
+    /// Worker threads close their links to nodes that have left the map.
     fn unlink(&self, node: NodeId) {
         for thread in 0..self.shared.workers.count() {
             self.outbox.on_thread(thread, move |thread| {

@@ -53,7 +53,7 @@ impl Handle {
     /// What `call` finds out on the control thread; none: the node stops.
     pub async fn ask<T: Send + 'static>(&self, call: impl FnOnce(&mut Control) -> T + Send + 'static) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
-        // Nobody waits any more if the verb's time is over.
+        // The receiver is gone if the verb's deadline has passed.
         self.call(move |control| _ = sender.send(call(control)));
         receiver.await.ok()
     }

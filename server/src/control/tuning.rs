@@ -60,7 +60,7 @@ fn tuning(control: &Control, local: bool) -> impl Future<Output = AdminReply> + 
                     groups.extend(report.groups.into_iter().map(|group| (group.partition, group)));
                 }
                 Ok((node, _)) => silent.push(node),
-                // The task does not panic; a node that stops answers nothing any more.
+                // The task does not panic; a node that stops gives no answer.
                 Err(_) => {}
             }
         }

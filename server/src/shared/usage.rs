@@ -72,7 +72,7 @@ impl Usage {
         self.memory_full.load(Ordering::Relaxed)
     }
 
-    /// Whether so much memory is used that this node follows no leader any more: one that is killed follows none
+    /// Whether so much memory is used that this node stops following leaders: one that is killed follows none
     /// either.
     pub fn memory_is_spent(&self) -> bool {
         self.memory_spent.load(Ordering::Relaxed)

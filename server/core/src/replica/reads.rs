@@ -109,7 +109,7 @@ impl Reads {
         std::mem::take(&mut self.asked)
     }
 
-    /// Whoever waits for a read; nobody does any more.
+    /// Takes out everybody who waits for a read.
     pub(super) fn take_origins(&mut self) -> Vec<Origin> {
         let held = self.held.drain(..).map(|read| read.origin);
         held.chain(self.asked.drain(..).map(|read| read.origin)).collect()

@@ -52,7 +52,7 @@ const OUTBOX_BYTES_MAX: usize = 8 << 20;
 const PARTS_MAX: usize = 4_096;
 
 /// Of the requests that may wait on a connection, this many may be ranges that stream: each pins a snapshot, and a
-/// connection full of them would not be read any more, their credit included. Beyond: `Busy`.
+/// connection full of them would stop being read, their credit included. Beyond: `Busy`.
 fn ranges_max(inflight: usize) -> usize {
     (inflight / 4 * 3).max(1)
 }

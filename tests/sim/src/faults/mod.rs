@@ -21,7 +21,7 @@ pub struct Faults {
     pub made: u64,
     /// Processes that ended before everything was healed.
     pub crashes: u64,
-    /// None is made any more.
+    /// No further fault is made.
     pub healed: bool,
     /// Nodes that do not come back before the audit, one bit each.
     pub stays_down: u32,

@@ -386,7 +386,7 @@ fn rd14_a_range_of_which_another_partition_held_a_part_has_changed() {
     assert!(lower.partition.may_read(b"a", None) && lower.partition.changes().are_none_in(seen, b"a", None));
     let child = lower.split("k", 1).forks()[0].partition.copy();
     let mut upper = Log { partition: child, instance: Instance(500), session: lower.session };
-    assert!(!lower.partition.may_read(b"a", None), "not its own any more");
+    assert!(!lower.partition.may_read(b"a", None), "the range belongs to the other partition");
     upper.put(5, "m");
     upper.run(seal(1));
     lower.partition.absorb(upper.partition.absorbed_state().expect("sealed"));
