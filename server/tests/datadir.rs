@@ -97,7 +97,7 @@ fn a_directory_with_anything_else_in_it_is_left_alone() {
     assert!(matches!(&refused, Err(DataDirError::NotOurs { name, .. }) if name == "thesis.tex"), "{refused:?}");
     assert!(!temp.0.join("LOCK").exists());
     fs::remove_file(temp.0.join("thesis.tex")).expect("removed");
-    fs::write(temp.0.join("VERSION"), "coppice data directory 2\n").expect("written");
+    fs::write(temp.0.join("VERSION"), "coppice data directory 3\n").expect("written");
     assert!(matches!(DataDir::open(&temp.0), Err(DataDirError::Version { .. })));
 }
 

@@ -28,8 +28,8 @@ use crate::files::{flush_dir, replace};
 pub use crate::incarnation::Identity;
 use crate::log::{Hooks, LogError, LogOptions, LogWriter, OpenLog};
 
-/// Content of `VERSION`: format 1 of the directory.
-const VERSION: &str = "coppice data directory 1\n";
+/// Content of `VERSION`: format 2 of the directory.
+const VERSION: &str = "coppice data directory 2\n";
 
 /// What a directory may hold before `VERSION` stands in it: leavings of an interrupted creation.
 const OURS: &[&str] = &["LOCK", "log", "checkpoints", "VERSION.tmp", "lost+found"];

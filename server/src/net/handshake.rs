@@ -18,7 +18,7 @@ use super::peer_frame;
 use crate::incarnation::claim::IncarnationClaim;
 
 /// Version of everything that nodes say to one another.
-pub const PEER_PROTOCOL: u16 = 12;
+pub const PEER_PROTOCOL: u16 = 13;
 
 /// Longest frame before both ends have said who they are, with its header.
 pub const HELLO_BYTES_MAX: usize = HEADER_BYTES + 3_072;
