@@ -52,8 +52,8 @@ pub struct DoubleCollect<T> {
     unread: usize,
     /// Parts that belong to the result: the first ones, up to one that reached a limit.
     counted: usize,
-    /// Of these, parts without a validation.
-    unvalidated: usize,
+    /// Parts that were found unchanged since they were read.
+    validated: Vec<bool>,
     /// How many times more all of it is read if something has changed.
     rereads: u32,
 }
@@ -63,7 +63,7 @@ impl<T> DoubleCollect<T> {
     /// a replica that lagged behind its leader has come as far by then.
     pub fn new(parts: usize, rereads: u32) -> DoubleCollect<T> {
         let empty = std::iter::repeat_with(|| None).take(parts).collect();
-        DoubleCollect { parts: empty, unread: parts, counted: parts, unvalidated: parts, rereads }
+        DoubleCollect { parts: empty, unread: parts, counted: parts, validated: vec![false; parts], rereads }
     }
 
     /// How many parts there are, whether or not they belong to the result.
@@ -89,9 +89,7 @@ impl<T> DoubleCollect<T> {
     /// A limit is reached within the first `parts` parts: what lies behind them belongs to another page, and is not
     /// validated.
     pub fn limit_to(&mut self, parts: usize) {
-        let beyond = self.counted.saturating_sub(parts);
-        self.counted -= beyond;
-        self.unvalidated = self.unvalidated.saturating_sub(beyond);
+        self.counted = self.counted.min(parts);
     }
 
     /// A part has been read.
@@ -114,8 +112,9 @@ impl<T> DoubleCollect<T> {
     pub fn on_unchanged(&mut self, place: usize, position: Position) -> Verdict {
         let Some(Some(read)) = self.parts.get_mut(place) else { return Verdict::Incomplete };
         read.position = position;
-        self.unvalidated -= 1;
-        if self.unvalidated == 0 { Verdict::OneMoment } else { Verdict::Incomplete }
+        self.validated[place] = true;
+        let all = self.validated[..self.counted].iter().all(|&validated| validated);
+        if all { Verdict::OneMoment } else { Verdict::Incomplete }
     }
 
     /// Something of a part has changed since it was read.

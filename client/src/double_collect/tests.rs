@@ -23,6 +23,7 @@ fn all_parts_are_read_before_any_is_validated() {
     assert_eq!(collect.on_read(0, read(0, 6)), Verdict::Incomplete, "read already");
     assert_eq!(collect.on_read(1, read(1, 6)), Verdict::Validate(0..3));
     assert_eq!(collect.on_unchanged(1, position(1, 16)), Verdict::Incomplete);
+    assert_eq!(collect.on_unchanged(1, position(1, 16)), Verdict::Incomplete, "counts once");
     assert_eq!(collect.on_unchanged(0, position(0, 15)), Verdict::Incomplete);
     assert_eq!(collect.on_unchanged(2, position(2, 17)), Verdict::OneMoment);
     let parts: Vec<_> = collect.into_parts().map(|read| (read.data, read.position.instance)).collect();
