@@ -83,6 +83,8 @@ fn a_client_that_no_node_knows_is_told_when_each_has_said_so_once() {
         let mut run = Run::new(seed, World::new(seed, chaos, &["n"]), Config::default());
         run.world.estranged = true;
         get(&mut run, 1, "a");
+        // Connecting, greeting and the answer take up to 300 ms each way; a node that was asked twice has said so after
+        // two such rounds.
         run.run_for(Duration::from_secs(3));
         assert_denied(&run, 1, "who are you?");
     }

@@ -1,5 +1,7 @@
 //! The log loses power, space and flushes; what it answered for is there, and nothing else is made up.
 
+use std::ops::Range;
+
 use coppice_client::wire::PartitionId;
 use coppice_core::replay::Entry;
 use coppice_server::datadir::Identity;
@@ -104,15 +106,30 @@ impl coppice_server::log::Disk for &mut SharedDisk {
     }
 }
 
+/// Each effect of two runs, cut in two of the ways.
 #[test]
 fn a_power_cut_between_any_two_effects_loses_nothing_that_was_answered() {
-    for seed in 0..2 {
+    cut_between_effects(0..2, |seed, cut_at| {
+        vec![Crash::Drawn(cut_at), if cut_at % 2 == seed { Crash::AllLost } else { Crash::Process }]
+    });
+}
+
+#[test]
+#[ignore = "long: each effect cut in each way"]
+fn a_power_cut_of_any_kind_between_any_two_effects_loses_nothing_that_was_answered() {
+    cut_between_effects(0..3, |_, cut_at| {
+        vec![Crash::AllLost, Crash::Drawn(cut_at), Crash::Drawn(cut_at + 1_000), Crash::Process]
+    });
+}
+
+fn cut_between_effects(seeds: Range<u64>, crashes: impl Fn(u64, u64) -> Vec<Crash>) {
+    for seed in seeds {
         let mut whole = Life::new(seed);
         whole.run(60);
         let effects = whole.disk.effects;
         assert!(whole.disk.file_names().iter().all(|name| *name > FileName::Segment(2)), "segments were trimmed");
         for cut_at in 0..effects {
-            for crash in [Crash::Drawn(cut_at), if cut_at % 2 == seed { Crash::AllLost } else { Crash::Process }] {
+            for crash in crashes(seed, cut_at) {
                 let mut life = Life::new(seed);
                 life.disk.effects = 0;
                 life.disk.cut_at = Some(cut_at);

@@ -1,6 +1,8 @@
 //! A client writes values that hold marks, records and headers of the log's own format. Whatever becomes of the segment
 //! that holds them, a start takes none of them for its own.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use coppice_client::wire::PartitionId;
 use coppice_core::replay::{Entry, Replay};
@@ -153,7 +155,17 @@ fn tear(before: &SimDisk, after: &SimDisk, lost: u64, draw: &mut Draw) -> SimDis
 
 #[test]
 fn what_a_client_forges_in_a_value_is_never_taken_for_the_logs_own() {
-    for seed in 0..3 {
+    forge(0..3);
+}
+
+#[test]
+#[ignore = "long: twelve seeds"]
+fn what_a_client_forges_in_more_values_is_never_taken_for_the_logs_own() {
+    forge(3..12);
+}
+
+fn forge(seeds: Range<u64>) {
+    for seed in seeds {
         for shape in [Shape::Marks, Shape::Writes, Shape::Headers, Shape::Mixed] {
             writes_and_crashes(shape, seed);
         }

@@ -41,7 +41,11 @@ fn nothing_unfinished_or_switched_off_stays_behind() {
     assert_eq!(tidy::leftovers(&file("README.md", concat!("cd /ho", "me/me"))).len(), 1);
     assert_eq!(tidy::leftovers(&file("a.rs", concat!("#[ig", "nore = \"long: every seed\"]"))).len(), 0);
     let run = sources().into_iter().find(|source| source.path == ".ci/run").expect(".ci/run is read");
-    assert!(run.text.contains("--include-ignored"), "nothing runs the long tests");
+    for section in ["run_test() {", "run_sim() {"] {
+        let (_, body) = run.text.split_once(section).expect("a section");
+        let (body, _) = body.split_once("\n}").expect("its end");
+        assert!(body.contains("--include-ignored"), "{section} leaves out the long tests");
+    }
 }
 
 #[test]
