@@ -280,7 +280,7 @@ impl Control {
             // A log that has stopped ends the process.
             _ = log.log().append(vec![Append { entry, lsn: None, lazy: true }]);
         }
-        failpoint!("control.born");
+        failpoint!("control.created");
         let (partition, replica, instance) = (start.group, start.me, start.snapshot);
         match start.is_new {
             true => tracing::info!(%partition, %replica, %instance, "a replica begins here"),

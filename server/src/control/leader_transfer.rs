@@ -248,7 +248,7 @@ pub(super) async fn start_transfer(
         .ask_owner(group, DIRECTORY_TIMEOUT, move |thread| {
             let until: Time = thread.now() + deadline;
             thread.input_of(group, coppice_core::replica::Input::TransferLeader { to, deadline: until });
-            failpoint!("control.hands_over");
+            failpoint!("control.transfers");
         })
         .await;
 }

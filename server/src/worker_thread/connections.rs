@@ -67,7 +67,7 @@ impl Connections {
         let dirty = std::mem::take(&mut self.dirty);
         for connection in dirty.iter().filter_map(|id| self.open.get(id)) {
             connection.flush(&mut slice);
-            failpoint!("shard.replied");
+            failpoint!("worker.replied");
         }
         !dirty.is_empty()
     }

@@ -63,9 +63,9 @@ impl WorkerThread {
     fn persist(&mut self, group: PartitionId, lsn: coppice_ordering::Lsn, record: Record) {
         let lazy = record.is_lazy();
         match &record {
-            Record::Promise { .. } => failpoint!("shard.promise"),
-            Record::Accept { .. } => failpoint!("shard.vote"),
-            Record::Learned { .. } => failpoint!("shard.learned"),
+            Record::Promise { .. } => failpoint!("worker.promise"),
+            Record::Accept { .. } => failpoint!("worker.vote"),
+            Record::Learned { .. } => failpoint!("worker.learned"),
             Record::Decided { .. } | Record::Lease { .. } => {}
         }
         let entry = Entry::Group { group, record };
@@ -140,7 +140,7 @@ impl WorkerThread {
             Origin::Client { connection, stream, .. } => {
                 let Some(connection) = self.connections.get(connection).cloned() else { return };
                 connection.answer(self, group, stream, reply);
-                failpoint!("shard.answered");
+                failpoint!("worker.answered");
                 self.touch_connection(&connection);
             }
             Origin::Node { number, .. } => {

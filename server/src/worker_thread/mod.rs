@@ -355,7 +355,7 @@ impl WorkerThread {
                 // the disk is: what finds no place then waits for a later turn.
                 self.storage.appends = log.append_if_room(appends);
             }
-            failpoint!("shard.appended");
+            failpoint!("worker.appended");
         }
         let respond = Clock::now();
         let durable = self.shared.durable_lsn();

@@ -90,7 +90,7 @@ impl Shot {
             _ if ["snapshot.chunk_sent", "change.move", "change.moved", "control.configures"].contains(&name) => {
                 Way::Give
             }
-            _ if ["shard.leads", "control.hands_over"].contains(&name) => Way::Lead,
+            _ if ["worker.leads", "control.transfers"].contains(&name) => Way::Lead,
             "snapshot" | "datadir" => Way::Join,
             _ if ["control.joined", "checkpoint.before_load"].contains(&name) => Way::Join,
             _ => Way::Load,
@@ -259,8 +259,8 @@ mod tests {
             assert!(shot.hit.is_none_or(|hit| hit == 1), "nothing is known to be reached twice: {shot}");
         }
         assert!(failpoints.of.values().all(|counts| counts.armed > 2) && failpoints.of.len() == ALL.len());
-        failpoints.close("shard.vote 1\nshard.vote 2\nshard.vote 4\nshard.vote 8\nshard.vote 1\n");
-        assert_eq!((failpoints.of["shard.vote"].reached, failpoints.of["shard.vote"].most), (9, 8));
+        failpoints.close("worker.vote 1\nworker.vote 2\nworker.vote 4\nworker.vote 8\nworker.vote 1\n");
+        assert_eq!((failpoints.of["worker.vote"].reached, failpoints.of["worker.vote"].most), (9, 8));
         let only: Vec<Failpoint> = ALL[..3].to_vec();
         let mut few = Failpoints::new(&only);
         let mut names: Vec<&str> = (0..3).map(|_| few.draw(&mut random, |_| true).point.name).collect();

@@ -44,7 +44,7 @@ fn all_fire(name: &str, points: &[&str], seed: &str) {
 
 #[test]
 fn a_node_that_ends_in_the_middle_of_what_it_does_comes_back_with_every_answered_write() {
-    let points = ["log.before_flush", "log.after_flush", "batch.executed", "shard.vote", "shard.replied"];
+    let points = ["log.before_flush", "log.after_flush", "batch.executed", "worker.vote", "worker.replied"];
     all_fire("load", &points, "31");
 }
 

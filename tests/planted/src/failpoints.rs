@@ -108,19 +108,19 @@ pub const ALL: &[Failpoint] = &[
     at("change.moved"),
     at("change.released"),
     at("change.gone"),
-    // What replicas have the shard do.
-    at("shard.promise"),
-    at("shard.vote"),
-    at("shard.learned"),
-    at("shard.appended"),
-    at("shard.leads"),
-    at("shard.follows"),
-    at("shard.answered"),
-    at("shard.replied"),
-    at("shard.leaves"),
-    at("shard.inherits"),
+    // What replicas have the worker thread do.
+    at("worker.promise"),
+    at("worker.vote"),
+    at("worker.learned"),
+    at("worker.appended"),
+    at("worker.leads"),
+    at("worker.follows"),
+    at("worker.answered"),
+    at("worker.replied"),
+    at("worker.leaves"),
+    at("worker.absorbs"),
     // Replicas that begin and end here, the map, leaderships.
-    at("control.born"),
+    at("control.created"),
     at("control.forked"),
     at("control.joined"),
     at("control.hosted"),
@@ -128,7 +128,7 @@ pub const ALL: &[Failpoint] = &[
     at("control.map_kept"),
     at("control.map_adopted"),
     at("control.configures"),
-    at("control.hands_over"),
+    at("control.transfers"),
 ];
 
 /// A failpoint: nothing, unless a build with the feature `failpoints` was told otherwise. With `io` before its name it
@@ -309,18 +309,18 @@ mod tests {
     #[test]
     fn what_the_environment_arms_is_read_and_mistakes_are_told() {
         let place = |name: &str| ALL.iter().position(|known| known.name == name).expect("listed");
-        let (flush, reply) = (place("log.before_flush"), place("shard.replied"));
+        let (flush, reply) = (place("log.before_flush"), place("worker.replied"));
         let delay = Action::Delay(Duration::from_millis(20));
         let armed = [
             Armed { place: flush, action: Action::Panic, hit: Some(37) },
             Armed { place: reply, action: delay, hit: None },
             Armed { place: flush, action: Action::Error, hit: Some(1) },
         ];
-        let text = "log.before_flush=panic@37, shard.replied=delay(20),log.before_flush=error@1,";
+        let text = "log.before_flush=panic@37, worker.replied=delay(20),log.before_flush=error@1,";
         assert_eq!(parse(text).expect("well written"), armed);
-        for wrong in ["log.before_flush", "log.nowhere=panic", "shard.replied=error", "shard.replied=panic@0"] {
+        for wrong in ["log.before_flush", "log.nowhere=panic", "worker.replied=error", "worker.replied=panic@0"] {
             assert!(parse(wrong).is_err_and(|why| why.contains(wrong)), "{wrong}");
         }
-        assert!(parse("shard.replied=delay(x)").is_err() && parse("shard.replied=sleep").is_err());
+        assert!(parse("worker.replied=delay(x)").is_err() && parse("worker.replied=sleep").is_err());
     }
 }
