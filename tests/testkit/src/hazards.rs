@@ -1,11 +1,11 @@
 //! The table of hazards as data: each names a wrong way to build a part, and the planted bugs (mutants) that take its
-//! protection away (hazards.md 6). A mutant is caught by `cargo test` or by the simulator. The tidy test checks
-//! that this table, the mutants in the code and the tests that name them agree.
+//! protection away (hazards.md 6). A mutant is caught by `cargo test -- --include-ignored` or by the simulator. The
+//! tidy test checks that this table, the mutants in the code and the tests that name them agree.
 
 /// Who has to catch a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaughtBy {
-    /// A test of the crate in which it is planted, in plain `cargo test` with the feature `mutants`.
+    /// A test of the crate in which it is planted, with the feature `mutants`.
     CargoTest,
     /// Seeds of the simulator: `coppice-sim mutants` lists it (`tests/testkit/src/caught.rs`).
     Simulator,
