@@ -113,7 +113,7 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
 
     #[inline]
     fn write_fixed(&mut self, link: LinkMut<'_>, place: Result<Slot, Slot>, value: [u8; 8]) {
-        let NodeMut::Fixed(leaf) = link.own() else { unreachable!("the caller saw a leaf-size leaf") };
+        let NodeMut::Fixed(leaf) = link.own() else { unreachable!("the caller saw a fixed-size leaf") };
         match place {
             Ok(slot) => {
                 self.previous = Some(Value::from(*leaf.value(slot)));
@@ -143,7 +143,7 @@ impl<'a, const ALONE: bool> Write<'a, ALONE> {
     }
 
     fn write_variable(&mut self, mut link: LinkMut<'_>) {
-        let Node::Variable(leaf) = link.node() else { unreachable!("the caller saw a leaf leaf") };
+        let Node::Variable(leaf) = link.node() else { unreachable!("the caller saw a variable leaf") };
         let place = leaf.find(self.probe);
         if let (Ok(at), false) = (place, self.overwrite) {
             self.previous = Some(leaf.values()[at].clone());

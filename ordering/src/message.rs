@@ -135,7 +135,7 @@ pub struct Preempted {
     pub ballot: Ballot,
 }
 
-/// Leader to voters, learners, and those that leave, in its own lane.
+/// Leader to voters, learners, and those that leave, in a queue of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Heartbeat {
     /// The leader's.

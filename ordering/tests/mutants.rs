@@ -1,4 +1,5 @@
-//! Every planted bug is caught (hazards.md 6). `cargo test -p coppice-ordering --features mutants --test mutants`.
+//! Every planted bug is caught (hazards.md 6). `cargo test -p coppice-ordering --features mutants --test mutants
+//! -- --include-ignored`.
 //!
 //! A mutant is on for a whole process, so this program starts itself once per mutant. There the scripts are played and
 //! random schedules run until the judge of `tests/cluster` finds a broken invariant. Output that only differs from a

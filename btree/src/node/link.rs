@@ -346,12 +346,12 @@ mod tests {
     pub(super) fn keys(link: &Link) -> Vec<u64> {
         match link.node() {
             Node::Fixed(leaf) => leaf.pairs().map(|(key, _)| key).collect(),
-            _ => panic!("the tests here link to leaf-size leaves"),
+            _ => panic!("the tests here link to fixed-size leaves"),
         }
     }
 
     fn push(link: &mut Link, key: u64) {
-        let NodeMut::Fixed(leaf) = link.own() else { panic!("the tests here link to leaf-size leaves") };
+        let NodeMut::Fixed(leaf) = link.own() else { panic!("the tests here link to fixed-size leaves") };
         leaf.push(key, [0; 8]);
     }
 
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!((keys(&first), keys(&second)), (vec![0, 2, 3], vec![0, 2]));
         let third = second.clone();
         for link in [second, third] {
-            let OwnedNode::Fixed(leaf) = link.into_owned() else { panic!("a leaf-size leaf went in") };
+            let OwnedNode::Fixed(leaf) = link.into_owned() else { panic!("a fixed-size leaf went in") };
             assert!(leaf.pairs().map(|(key, _)| key).eq([0, 2]));
         }
     }

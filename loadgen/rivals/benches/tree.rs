@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use brie_tree::BTree;
 use brie_tree::nonmax::NonMaxU64;
-use coppice_btree::{KeyRange, Op, Run, Snapshot, Tree, Undo, FixedBuffer};
+use coppice_btree::{FixedBuffer, KeyRange, Op, Run, Snapshot, Tree, Undo};
 use rustix::time::{ClockId, clock_gettime};
 
 #[global_allocator]

@@ -83,7 +83,6 @@ impl Rare {
     }
 }
 
-/// Telling.
 /// A node's controller, and what is on its way to it and from it.
 pub struct ControlThread {
     pub controller: Controller,

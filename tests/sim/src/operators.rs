@@ -26,7 +26,6 @@ const OPERATOR_PATIENCE: Nanos = 400 * MS;
 /// Partitions at most: operators split no further.
 const PARTITIONS_MAX: usize = 10;
 
-/// What nodes say of themselves, and how processes become nodes.
 /// A node hears of a setting at most so late.
 const TOLD_MAX: Nanos = 1_000 * MS;
 

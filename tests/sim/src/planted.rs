@@ -47,7 +47,8 @@ pub struct Arguments {
     /// Threads per planted bug.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Also run the directed tests, which have to catch the others: `cargo test --features mutants -- caught`.
+    /// Also run the directed tests, which have to catch the others: `cargo test --features mutants -- --include-ignored
+    /// caught`.
     #[arg(long, conflicts_with = "smoke")]
     directed: bool,
 }
@@ -141,7 +142,7 @@ fn others() -> bool {
 fn directed_tests() -> bool {
     let mut cargo = Command::new("cargo");
     cargo.args(["test", "--workspace", "--features", "mutants", "--locked", "--manifest-path"]).arg(manifest());
-    let ended = cargo.args(["--", "caught"]).status();
+    let ended = cargo.args(["--", "--include-ignored", "caught"]).status();
     ended.inspect_err(|error| println!("cargo: {error}")).is_ok_and(|status| status.success())
 }
 

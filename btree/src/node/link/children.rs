@@ -157,7 +157,7 @@ mod tests {
         let (original, leaves) = parent(3);
         let mut copy = original.clone();
         let leaf = children(&mut copy).get_mut(1).unwrap();
-        let NodeMut::Fixed(leaf) = leaf.own() else { panic!("a leaf-size leaf was put there") };
+        let NodeMut::Fixed(leaf) = leaf.own() else { panic!("a fixed-size leaf was put there") };
         leaf.push(7, [0; 8]);
         // One owner is the list here, the other the original.
         assert_eq!(leaves.iter().map(owners).collect::<Vec<_>>(), [2, 2, 2]);

@@ -321,7 +321,7 @@ fn check_name(name: &str) -> Result<(), UserError> {
         return Ok(());
     }
     Err(UserError::Invalid(format!(
-        "a user's name has 1 to {NAME_BYTES_MAX} messages, digits, `.`, `_` and `-`, a message or digit first"
+        "a user's name has 1 to {NAME_BYTES_MAX} letters, digits, `.`, `_` and `-`, a letter or digit first"
     )))
 }
 

@@ -174,7 +174,7 @@ fn a_parent_writes_a_checkpoint_when_its_children_are_on_the_disk_and_born() {
     let mut node = Node::new();
     node.tell(map(1, &[1, 2, 3], &[]));
     assert_eq!(node.forks(1), ["start p2 r1", "w0 saves p2"]);
-    assert!(node.tell(Input::Report(Report::Saved(CHILD))).is_empty(), "its create may be lost");
+    assert!(node.tell(Input::Report(Report::Saved(CHILD))).is_empty(), "its create request may be lost");
     assert_eq!(node.tell(Input::CreateDurable(CHILD, ReplicaId(1))), ["w1 releases p1 at 1"]);
     // Executed again after a restart of the process: the child is known.
     assert_eq!(node.forks(1), ["w1 releases p1 at 2"]);

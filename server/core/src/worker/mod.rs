@@ -83,7 +83,7 @@ struct ClusterView {
     /// None: this process belongs to no cluster yet.
     node: Option<NodeId>,
     cluster: ClusterId,
-    /// Its replicas may say something to others (`coppice_server::vetting`).
+    /// Its replicas may say something to others (`coppice_server::incarnation::fence`).
     may_speak: bool,
     map: Arc<PartitionMap>,
     /// Who leads each group, as far as this node knows.
@@ -318,7 +318,7 @@ impl Worker {
                     if id == PartitionId::DIRECTORY {
                         self.begin_coordinating(ballot);
                     }
-                    failpoint!("shard.leads");
+                    failpoint!("worker.leads");
                 }
                 ReplicaEffect::Following { leader, ballot } => {
                     self.effects.push(Effect::Note(id, Note::Follows(leader, ballot)));
@@ -326,7 +326,7 @@ impl Worker {
                     if id == PartitionId::DIRECTORY {
                         self.end_coordinating();
                     }
-                    failpoint!("shard.follows");
+                    failpoint!("worker.follows");
                 }
                 ReplicaEffect::Moved { mark } => {
                     self.effects.push(Effect::Note(id, Note::Moved));

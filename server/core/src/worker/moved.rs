@@ -49,7 +49,7 @@ impl Worker {
         else {
             return;
         };
-        failpoint!("shard.leaves");
+        failpoint!("worker.leaves");
         let owner = self.owner(left.seal.target);
         match owner == self.index {
             true => self.absorb(left),
@@ -60,6 +60,6 @@ impl Worker {
 
     pub(super) fn absorb(&mut self, left: AbsorbedState) {
         self.step_group(left.seal.target, Input::Absorb(Box::new(left)));
-        failpoint!("shard.inherits");
+        failpoint!("worker.absorbs");
     }
 }
