@@ -123,7 +123,7 @@ impl Node {
         }
         let (opened, ready) = oneshot::channel();
         let handle = Handle::new(Arc::clone(&shared), workers, events);
-        let control = Control::new(handle, home, addresses, Arc::new(failed));
+        let control = Control::new(handle, home, addresses, started, Arc::new(failed));
         let listeners = Listeners { native, peer };
         let thread = std::thread::Builder::new().name("control".into());
         let thread = thread.spawn(move || crate::control::run(control, listeners, to_control, opened));

@@ -7,6 +7,7 @@
 extern crate planted;
 
 pub mod access;
+pub mod bootstrap;
 pub mod checkpoint_due;
 pub mod controller;
 pub mod cost;

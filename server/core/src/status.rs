@@ -30,6 +30,32 @@ impl LocalStatus {
     }
 }
 
+/// What a node has left for further replicas.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Capacity {
+    /// Replicas that it holds.
+    pub replicas: usize,
+    /// Replicas that it may hold.
+    pub replicas_max: usize,
+    /// Its disk is filled to the reserve.
+    pub disk_is_full: bool,
+    /// Its memory is filled to the limit.
+    pub memory_is_full: bool,
+}
+
+impl Capacity {
+    /// Why a node takes no further replica, if it does not ([`LocalStatus::full`]).
+    pub fn full(self) -> Option<String> {
+        if self.replicas >= self.replicas_max {
+            return Some(format!("it holds {} replicas, as many as limits.partitions allows", self.replicas));
+        }
+        if self.disk_is_full {
+            return Some("its disk is filled to the reserve".into());
+        }
+        self.memory_is_full.then(|| "its memory is filled to the limit".into())
+    }
+}
+
 /// A group's membership as one of its replicas knows it; what the others hold, only a leader knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupReport {

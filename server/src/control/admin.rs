@@ -3,17 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::map::Role;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet, NodeId, PartitionId};
-use coppice_core::ids;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::request::{Refusal, Reply, Request};
 use coppice_core::settings::ClusterSettings;
 use coppice_core::worker::Input;
 use tokio::sync::oneshot;
 
-use super::leader_transfer::{reached_nodes, start_transfer};
 use super::{Control, Handle, bootstrap, bounds};
 use crate::net::question::{Answer, Asker, Question};
 use crate::rpc::ask;
@@ -269,39 +266,6 @@ impl Control {
             }
         });
         self.announcement.task = Some(announcing.abort_handle());
-    }
-
-    /// Before the node stops: every leadership goes to another voter that can be reached, so that clients see a retry
-    /// and no gap. The last node of a cluster has nobody to wait for.
-    pub(super) async fn transfer_all(&mut self) {
-        let map = self.shared.cluster.map();
-        let Some(identity) = self.shared.own.identity() else { return };
-        let led: Vec<PartitionId> = self
-            .shared
-            .cluster
-            .leaders()
-            .into_iter()
-            .filter(|(_, leader)| *leader == identity.node)
-            .map(|(id, _)| id)
-            .collect();
-        let longest = self.settings.values.leader_transfer_timeout;
-        let mut leaving = Vec::new();
-        for &partition in &led {
-            let Some(entry) = map.group(partition) else { continue };
-            let reached = reached_nodes(&self.shared, partition).await;
-            let others = entry.replicas.iter().filter(|info| info.role == Role::Voter && reached.contains(&info.node));
-            let Some(to) = others.min_by_key(|info| (info.node.0 + partition.0) % 7) else { continue };
-            start_transfer(&self.shared, partition, ids::replica(to.replica), longest).await;
-            leaving.push(partition);
-        }
-        let deadline = tokio::time::Instant::now() + self.shared.config.drain_timeout.min(longest);
-        while tokio::time::Instant::now() < deadline {
-            let leaders = self.shared.cluster.leaders();
-            if leaving.iter().all(|id| leaders.get(id) != Some(&identity.node)) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
     }
 }
 

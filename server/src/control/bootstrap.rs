@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, PartitionMap, ReplicaInfo, Role};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{
-    AdminReply, ClusterId, InitRequest, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId,
-};
+use coppice_client::wire::{AdminReply, ClusterId, InitRequest, NodeId, PartitionId, ReplicaId};
+use coppice_core::bootstrap::{check, first_map, is_in_the_way};
 use coppice_core::controller;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::settings::ClusterSettings;
@@ -58,7 +56,7 @@ pub(super) fn init(control: &mut Control, request: InitRequest, reply: tokio::sy
     }
     let seeds = if seeds.is_empty() { vec![own.clone()] } else { seeds };
     let room = control.shared.config.limits.partitions;
-    if let Err(text) = check(&request).and_then(|()| check_room(&request, seeds.len(), room)) {
+    if let Err(text) = check(&request, seeds.len(), room) {
         _ = reply.send(AdminReply::Failed(AdminError::Invalid(text)));
         return;
     }
@@ -212,8 +210,8 @@ async fn look_for_cluster(shared: &Arc<Handle>, seeds: &[String]) -> Option<Fore
     drop(sender);
     let own = shared.own.identity().map(|identity| identity.cluster);
     while let Some((seed, Identified { identity, size, addresses, .. })) = answers.recv().await {
-        let strange = identity.filter(|(cluster, _)| Some(*cluster) != own || size.is_some());
-        if let Some((cluster, node)) = strange {
+        let foreign = identity.filter(|_| is_in_the_way(identity, own, size.is_some()));
+        if let Some((cluster, node)) = foreign {
             return Some(ForeignSeed { seed, cluster, node, size, native: addresses.native });
         }
     }
@@ -226,40 +224,6 @@ fn failed(text: &str) -> AdminReply {
 
 fn draw_cluster() -> ClusterId {
     ClusterId(u128::from(crate::random::draw()) << 64 | u128::from(crate::random::draw()))
-}
-
-fn check(request: &InitRequest) -> Result<(), String> {
-    if request.partitions == 0 || request.partitions > 256 {
-        return Err(format!("{} partitions: between 1 and 256 are possible", request.partitions));
-    }
-    let keys = &request.split_keys;
-    if !keys.is_empty() && keys.len() as u32 != request.partitions - 1 {
-        return Err(format!(
-            "{} partitions need {} split keys, not {}",
-            request.partitions,
-            request.partitions - 1,
-            keys.len()
-        ));
-    }
-    if keys.windows(2).any(|pair| pair[0] >= pair[1]) || keys.first().is_some_and(Bytes::is_empty) {
-        return Err("split keys must ascend".into());
-    }
-    if let Some(key) = keys.iter().find(|key| key.len() > KEY_BYTES_MAX) {
-        return Err(format!("a split key has {} bytes, and a key has at most {KEY_BYTES_MAX}", key.len()));
-    }
-    Ok(())
-}
-
-/// `limits.partitions`: as many replicas of partitions as one node gets must fit on it.
-fn check_room(request: &InitRequest, nodes: usize, room: usize) -> Result<(), String> {
-    let pairs = request.settings.iter().cloned().collect();
-    let settings = ClusterSettings::of_pairs(&pairs).map_err(|error| error.to_string())?;
-    let replicas = (settings.replicas as usize).min(nodes);
-    let most = (request.partitions as usize * replicas).div_ceil(nodes.max(1));
-    if most > room {
-        return Err(format!("a node would hold {most} partitions, limits.partitions allows {room}"));
-    }
-    Ok(())
 }
 
 /// Identities, group 0, the map, and leaders for all partitions.
@@ -329,49 +293,6 @@ async fn assign_to(shared: &Arc<Handle>, seed: &str, assignment: Assignment, own
         Answer::Refused(text) => Err(format!("seed {seed}: {text}")),
         _ => Err(format!("seed {seed}: an unexpected answer")),
     }
-}
-
-/// Partitions 1 to N; replicas and preferred leaders spread evenly.
-fn first_map(
-    nodes: Vec<NodeInfo>,
-    directory: &[(ReplicaId, NodeId, String)],
-    request: &InitRequest,
-    replicas: usize,
-) -> PartitionMap {
-    let version = MapVersion(1);
-    let cuts = if request.split_keys.is_empty() { even_cuts(request.partitions) } else { request.split_keys.clone() };
-    let on = |first: usize| -> Vec<ReplicaInfo> {
-        (0..replicas)
-            .map(|at| ReplicaInfo {
-                replica: ReplicaId(at as u32 + 1),
-                node: nodes[(first + at) % nodes.len()].id,
-                role: Role::Voter,
-            })
-            .collect()
-    };
-    let partitions = (0..request.partitions as usize)
-        .map(|at| Entry {
-            partition: PartitionId(at as u32 + 1),
-            low: if at == 0 { Bytes::new() } else { cuts[at - 1].clone() },
-            high: cuts.get(at).cloned(),
-            version,
-            replicas: on(at),
-        })
-        .collect();
-    let replicas = directory
-        .iter()
-        .map(|(replica, node, _)| ReplicaInfo { replica: *replica, node: *node, role: Role::Voter })
-        .collect();
-    let directory = Some(Entry { partition: PartitionId::DIRECTORY, version, replicas, ..Entry::default() });
-    PartitionMap { version, nodes, directory, partitions, ..PartitionMap::default() }
-}
-
-/// The space of 8-byte keys, cut evenly.
-fn even_cuts(partitions: u32) -> Vec<Bytes> {
-    let step = u128::from(u64::MAX) + 1;
-    (1..u128::from(partitions))
-        .map(|at| Bytes::copy_from_slice(&((step * at / u128::from(partitions)) as u64).to_be_bytes()))
-        .collect()
 }
 
 /// Has the leader of the directory decide `command`, wherever it is.

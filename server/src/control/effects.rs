@@ -5,7 +5,7 @@ use std::sync::Arc;
 use coppice_client::wire::AdminReply;
 use coppice_core::controller::{Effect, Input};
 use coppice_core::machine::directory::DirectoryReply;
-use coppice_core::worker;
+use coppice_core::{replica, worker};
 
 use super::Control;
 use super::admin::decide_here;
@@ -21,7 +21,13 @@ impl Control {
             Effect::Worker(worker, worker::Input::Drop(group)) => {
                 self.outbox.on_thread(worker, move |thread| thread.drop_group(group));
             }
-            Effect::Worker(worker, input) => self.outbox.on_thread(worker, move |thread| thread.input(input)),
+            Effect::Worker(worker, input) => self.outbox.on_thread(worker, move |thread| {
+                let transfers = matches!(&input, worker::Input::Replica(_, input) if is_transfer(input));
+                thread.input(input);
+                if transfers {
+                    failpoint!("control.transfers");
+                }
+            }),
             Effect::Start(start) => self.start(*start),
             Effect::StateLost(group, lost) => {
                 self.driver.state_lost = Some(StorageError::StateLost { group, trimmed: lost.0 });
@@ -84,8 +90,10 @@ impl Control {
                 });
             }
             Effect::TransferLeader { leader, partition, to } => {
-                super::topology::request_transfer(self, leader, partition, to)
+                super::leader_transfer::request(self, leader, partition, to)
             }
+            Effect::TransferEnded(transfer, outcome) => self.verbs.transfers.end(transfer, outcome),
+            Effect::Stopped => self.driver.may_stop = true,
             Effect::Assign(node, state) => super::topology::assign_number(&self.shared, node, &state),
             Effect::Answer(verb, reply) => self.answer_verb(verb, *reply),
             Effect::Begin(verb, command, plan) => {
@@ -106,6 +114,10 @@ impl Control {
             _ = waiting.send(reply);
         }
     }
+}
+
+fn is_transfer(input: &replica::Input) -> bool {
+    matches!(input, replica::Input::TransferLeader { .. })
 }
 
 /// Where a map says that a node listens to the others.

@@ -1,20 +1,19 @@
-//! Handing a leadership over: whoever is asked finds the leader, asks it, and tells what came of it.
+//! Leader transfers on their way: whoever is asked finds the leader, asks it, and tells what came of it. What the
+//! leader does is decided in [`coppice_core::controller`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::map::{Entry, NodeState, Role};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, NodeId, PartitionId, TRANSFER_DEADLINE_MAX};
-use coppice_core::ids;
-use coppice_ordering::Time;
+use coppice_core::controller::{Input, Reached, TransferId, TransferOutcome, may_lead};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::Handle;
 use super::admin::DIRECTORY_TIMEOUT;
+use super::{Control, Handle};
 use crate::net::question::{Answer, Question};
 use crate::rpc::{AskError, ask};
 use crate::shared::Shared;
@@ -25,13 +24,10 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 /// Between two looks for a leader, while there is none or the last one does not answer.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Between two tries to hand over.
-const AGAIN: Duration = Duration::from_secs(1);
-
 /// Of the answer, beside the pause that is waited for: the way there and back.
 const MARGIN: Duration = Duration::from_secs(1);
 
-/// What is handed over.
+/// What is transferred.
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     partition: PartitionId,
@@ -43,7 +39,23 @@ fn failed(error: AdminError) -> AdminReply {
     AdminReply::Failed(error)
 }
 
-/// Hands a leadership over: asked of the leader, whichever node that is.
+/// Transfers of which somebody waits to hear.
+#[derive(Default)]
+pub(super) struct Waiting {
+    newest: TransferId,
+    askers: BTreeMap<TransferId, oneshot::Sender<TransferOutcome>>,
+}
+
+impl Waiting {
+    /// One has ended.
+    pub(super) fn end(&mut self, transfer: TransferId, outcome: TransferOutcome) {
+        if let Some(asker) = self.askers.remove(&transfer) {
+            _ = asker.send(outcome);
+        }
+    }
+}
+
+/// Transfers a leadership: asked of the leader, whichever node that is.
 pub(super) fn transfer(
     shared: &Arc<Handle>,
     partition: PartitionId,
@@ -51,7 +63,7 @@ pub(super) fn transfer(
     deadline: Duration,
     reply: oneshot::Sender<AdminReply>,
 ) {
-    if let Err(error) = can_lead(shared, partition, to) {
+    if let Err(error) = may_lead(&shared.cluster.map(), partition, to) {
         _ = reply.send(failed(error));
         return;
     }
@@ -69,30 +81,48 @@ pub(super) fn answer_transfer(
     deadline: Duration,
     reply: oneshot::Sender<Answer>,
 ) {
-    if let Err(error) = can_lead(shared, partition, to) {
-        _ = reply.send(Answer::Admin(failed(error)));
-        return;
-    }
-    let (shared, until) = (Arc::clone(shared), Instant::now() + deadline.min(TRANSFER_DEADLINE_MAX));
+    let (shared, within) = (Arc::clone(shared), deadline.min(TRANSFER_DEADLINE_MAX));
     crate::task::spawn(async move {
-        let handed = transfer_here(&shared, Transfer { partition, to, until }).await;
-        _ = reply.send(handed.map_or(Answer::NotLeader, Answer::Admin));
+        let outcome = transfer_here(&shared, (partition, to), within).await;
+        _ = reply.send(admin_reply(outcome).map_or(Answer::NotLeader, Answer::Admin));
     });
 }
 
-/// Whether the map names a replica of `partition` at node `to`.
-fn can_lead(shared: &Arc<Handle>, partition: PartitionId, to: NodeId) -> Result<(), AdminError> {
-    let map = shared.cluster.map();
-    let Some(entry) = map.entry(partition) else {
-        return Err(AdminError::NotFound(format!("there is no partition {partition}")));
-    };
-    if map.node(to).is_none_or(|info| info.state == NodeState::Removed) {
-        return Err(AdminError::NotFound(format!("there is no node {to}")));
+/// The controller has the leader of a group transfer its leadership.
+pub(super) fn request(control: &Control, leader: NodeId, partition: PartitionId, to: NodeId) {
+    tracing::info!(%partition, from = %leader, %to, "leader transfer begins");
+    let (shared, within) = (Arc::clone(&control.shared), control.settings.values.leader_transfer_timeout);
+    crate::task::spawn(async move {
+        if is_own(&shared, leader) {
+            _ = transfer_here(&shared, (partition, to), within).await;
+            return;
+        }
+        let address = shared.peers.address(leader).unwrap_or_default();
+        let question = Question::Transfer { partition, to, deadline_ms: within.as_millis() as u32 };
+        _ = ask(&shared, Some(leader), &address, &question, within + ASK_TIMEOUT).await;
+    });
+}
+
+/// The node is to stop: its leaderships go first.
+pub(super) fn begin_stop(shared: &Arc<Handle>) {
+    shared.drain();
+    let shared = Arc::clone(shared);
+    crate::task::spawn(async move {
+        let mut led = Reached::default();
+        for (group, _) in shared.cluster.leaders().into_iter().filter(|(_, leader)| is_own(&shared, *leader)) {
+            led.insert(group, reached_nodes(&shared, group).await);
+        }
+        shared.tell(Input::Stop { within: shared.config.drain_timeout, led });
+    });
+}
+
+/// What an operator hears of a transfer; none: the leader is somewhere else.
+fn admin_reply(outcome: TransferOutcome) -> Option<AdminReply> {
+    match outcome {
+        TransferOutcome::Done(pause) => Some(AdminReply::Transferred { pause_us: pause.as_micros() as u64 }),
+        TransferOutcome::NotLeader => None,
+        TransferOutcome::Failed(error) => Some(failed(error)),
     }
-    if entry.replica_on(to).is_none() {
-        return Err(AdminError::Invalid(format!("{to} has no replica of {partition}")));
-    }
-    Ok(())
 }
 
 /// Asks the leader until it answers, or the time is over.
@@ -103,7 +133,8 @@ async fn route(shared: &Arc<Handle>, transfer: Transfer) -> AdminReply {
         match leader_of(shared, partition).await {
             Some(leader) if leader == to => return AdminReply::Transferred { pause_us: 0 },
             Some(leader) if is_own(shared, leader) => {
-                if let Some(reply) = transfer_here(shared, transfer).await {
+                let within = until.saturating_duration_since(Instant::now());
+                if let Some(reply) = admin_reply(transfer_here(shared, (partition, to), within).await) {
                     return reply;
                 }
             }
@@ -187,68 +218,27 @@ async fn ask_leader(
     }
 }
 
-/// Hands over what this node leads; none: it does not lead it.
-async fn transfer_here(shared: &Arc<Handle>, Transfer { partition, to, until }: Transfer) -> Option<AdminReply> {
-    let own = shared.own.identity()?.node;
-    let map = shared.cluster.map();
-    let group = map.group(partition)?;
-    let replica = ids::replica(group.replica_on(to)?.replica);
-    match shared.cluster.leader(partition) {
-        Some(leader) if leader == to => return Some(AdminReply::Transferred { pause_us: 0 }),
-        Some(leader) if leader == own => {}
-        _ => return None,
-    }
-    let begun = Instant::now();
+/// Transfers what this node leads.
+async fn transfer_here(
+    shared: &Arc<Handle>,
+    (partition, to): (PartitionId, NodeId),
+    within: Duration,
+) -> TransferOutcome {
     let reached = reached_nodes(shared, partition).await;
-    if let Some(text) = in_the_way(group, to, Some(own), &reached) {
-        return Some(failed(AdminError::Unavailable(text)));
-    }
-    while Instant::now() < until {
-        // The leader gives up sooner than the asker does. One that is at it already goes on with it.
-        start_transfer(shared, partition, replica, until.saturating_duration_since(Instant::now())).await;
-        let again = until.min(Instant::now() + AGAIN);
-        while Instant::now() < again {
-            if shared.cluster.leader(partition) == Some(to) {
-                let pause_us = begun.elapsed().as_micros() as u64;
-                return Some(AdminReply::Transferred { pause_us });
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    }
-    Some(failed(AdminError::TimedOut(format!("{to} did not take {partition} over in time"))))
-}
-
-/// Why node `own` cannot hand `group` over to node `to`, if it reaches only these.
-fn in_the_way(group: &Entry, to: NodeId, own: Option<NodeId>, reached: &[NodeId]) -> Option<String> {
-    let partition = group.partition;
-    let voters = group.replicas.iter().filter(|info| info.role == Role::Voter);
-    let answers = |node: NodeId| Some(node) == own || reached.contains(&node);
-    let (up, all) = voters.fold((0, 0), |(up, all), info| (up + usize::from(answers(info.node)), all + 1));
-    if up <= all / 2 {
-        return Some(format!("{partition} has no quorum: {up} of its {all} voters answer"));
-    }
-    (!answers(to)).then(|| format!("{to} does not answer, so {partition} stays where it is"))
+    let (sender, receiver) = oneshot::channel();
+    shared.call(move |control| {
+        control.verbs.transfers.newest += 1;
+        let transfer = control.verbs.transfers.newest;
+        control.verbs.transfers.askers.insert(transfer, sender);
+        control.tell(Input::Transfer { transfer, partition, to, within, reached });
+    });
+    receiver.await.unwrap_or(TransferOutcome::NotLeader)
 }
 
 /// The nodes to which the worker thread of `group` has a connection now.
-pub(super) async fn reached_nodes(shared: &Arc<Handle>, group: PartitionId) -> Vec<NodeId> {
+async fn reached_nodes(shared: &Arc<Handle>, group: PartitionId) -> Vec<NodeId> {
     let up = shared.ask_owner(group, DIRECTORY_TIMEOUT, |thread| {
         thread.links.values().filter(|link| link.is_up()).map(|link| link.node()).collect::<Vec<_>>()
     });
     up.await.unwrap_or_default()
-}
-
-pub(super) async fn start_transfer(
-    shared: &Arc<Handle>,
-    group: PartitionId,
-    to: coppice_ordering::ReplicaId,
-    deadline: Duration,
-) {
-    _ = shared
-        .ask_owner(group, DIRECTORY_TIMEOUT, move |thread| {
-            let until: Time = thread.now() + deadline;
-            thread.input_of(group, coppice_core::replica::Input::TransferLeader { to, deadline: until });
-            failpoint!("control.transfers");
-        })
-        .await;
 }

@@ -72,6 +72,8 @@ impl Storage {
 struct Driver {
     inputs: VecDeque<controller::Input>,
     is_stepping: bool,
+    /// Nothing is led here any more that another node could lead.
+    may_stop: bool,
     /// A replica's state is gone: the process must end.
     state_lost: Option<StorageError>,
 }
@@ -81,6 +83,7 @@ struct Driver {
 struct Verbs {
     waiting: BTreeMap<VerbId, oneshot::Sender<AdminReply>>,
     newest: VerbId,
+    transfers: leader_transfer::Waiting,
 }
 
 /// The cluster's settings, as this node knows them.
@@ -141,11 +144,12 @@ pub struct Control {
 }
 
 impl Control {
-    /// A control task over this directory; [`run`] runs it.
+    /// A control task over this directory, on the clock that began at `started`, as the workers are; [`run`] runs it.
     pub fn new(
         shared: Arc<Handle>,
         home: DataDir,
         addresses: Addresses,
+        started: Instant,
         failed: Arc<dyn Fn(String) + Send + Sync>,
     ) -> Control {
         let mailboxes = shared.workers.clone();
@@ -159,7 +163,7 @@ impl Control {
             bootstrap: bootstrap::Bootstrap::default(),
             settings: KnownSettings::default(),
             announcement: Announcement { addresses, task: None },
-            started: Instant::now(),
+            started,
             rates: Rates::default(),
             certificates: certificates::Retirement::default(),
             surveyed: None,
@@ -209,10 +213,10 @@ const RECONCILE: Duration = Duration::from_millis(500);
 const RECONCILE_CALM: Duration = Duration::from_secs(1);
 
 impl Control {
-    /// Runs until `Stop`.
+    /// Runs until `Stop` is carried out.
     async fn run(mut self, mut events: mpsc::UnboundedReceiver<Event>) {
         let mut next_reconcile = tokio::time::Instant::now();
-        loop {
+        while !self.driver.may_stop {
             self.outbox.send();
             let deadline = self.started + Duration::from_nanos(self.controller.deadline().0);
             tokio::select! {
@@ -224,13 +228,13 @@ impl Control {
                 () = tokio::time::sleep_until(deadline.into()) => self.tell(controller::Input::Tick),
                 () = tokio::time::sleep(outbox::RETRY), if !self.outbox.is_empty() => {}
                 event = events.recv() => match event {
-                    None | Some(Event::Message(ToControl::Stop)) => break,
+                    None => break,
                     Some(Event::Message(message)) => self.take(message),
                     Some(Event::Call(call)) => call(&mut self),
                 },
             }
         }
-        self.stop().await;
+        self.close();
     }
 
     fn take(&mut self, message: ToControl) {
@@ -240,7 +244,7 @@ impl Control {
             ToControl::Admin { request, by, reply } => majority::answer_operator(self, by, *request, reply),
             ToControl::Question { asker, question, reply } => self.answer_question(*asker, *question, reply),
             ToControl::RunsOnCopy => self.stop_as_copy(),
-            ToControl::Stop => {}
+            ToControl::Stop => leader_transfer::begin_stop(&self.shared),
         }
     }
 
@@ -317,9 +321,7 @@ impl Control {
         self.driver.is_stepping = false;
     }
 
-    async fn stop(&mut self) {
-        self.shared.drain();
-        self.transfer_all().await;
+    fn close(&mut self) {
         drop(self.storage.checkpoints.take());
         if let Err(error) = self.shared.own.incarnations.save() {
             tracing::warn!(%error, "durable positions of other nodes could not be saved");

@@ -10,7 +10,7 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{
     AdminReply, MapVersion, NodeId, NodeStatus, PartitionId, PartitionStatus, ReplicaStatus, Status, StatusGet,
 };
-use coppice_core::status::{LocalReplica, LocalStatus};
+use coppice_core::status::{Capacity, LocalReplica, LocalStatus};
 use coppice_core::worker::GroupStatus;
 use tokio::sync::oneshot;
 
@@ -239,18 +239,6 @@ fn warnings(control: &Control) -> Vec<String> {
     warnings
 }
 
-/// Why this node takes no further replica, if it does not.
-fn full(control: &Control, disk: bool) -> Option<String> {
-    let (held, most) = (control.controller.replicas().running().len(), control.shared.config.limits.partitions);
-    if held >= most {
-        return Some(format!("it holds {held} replicas, as many as limits.partitions allows"));
-    }
-    if disk {
-        return Some("its disk is filled to the reserve".into());
-    }
-    control.shared.usage.memory_is_full().then(|| "its memory is filled to the limit".into())
-}
-
 pub(super) fn local_status(control: &Control) -> impl Future<Output = LocalStatus> + use<> {
     let shared = Arc::clone(&control.shared);
     let rates = control.rates.clone();
@@ -271,7 +259,13 @@ pub(super) fn local_status(control: &Control) -> impl Future<Output = LocalStatu
         connections: shared.usage.connections() as u32,
     };
     let warnings = warnings(control);
-    let full = full(control, node.disk_full);
+    let capacity = Capacity {
+        replicas: control.controller.replicas().running().len(),
+        replicas_max: control.shared.config.limits.partitions,
+        disk_is_full: node.disk_full,
+        memory_is_full: control.shared.usage.memory_is_full(),
+    };
+    let full = capacity.full();
     async move {
         let mut replicas = BTreeMap::new();
         for thread in 0..shared.workers.count() {

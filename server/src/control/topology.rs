@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::map::NodeState;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 use coppice_core::controller::Input;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
 use coppice_core::replica;
-use coppice_core::reshape::View;
+use coppice_core::reshape::{self, Applicant, Enlistment, View};
 use coppice_core::status::LocalStatus;
 use coppice_ordering::{Configuration, Instance};
 use tokio::sync::oneshot;
@@ -19,7 +18,7 @@ use tokio::sync::oneshot;
 use super::admin::decide_here;
 use super::effects::address_in;
 use super::{Control, Handle};
-use crate::net::question::{Answer, Assignment, Question};
+use crate::net::question::{Answer, Assignment, Identified, Question};
 use crate::rpc::{AskError, ask, ask_anybody};
 
 /// How long another node may take to say how it is.
@@ -66,24 +65,6 @@ fn look(control: &Control, state: &DirectoryState) -> impl Future<Output = View>
         }
         View::new(nodes)
     }
-}
-
-/// Has the leader of a group hand over.
-pub(super) fn request_transfer(control: &mut Control, leader: NodeId, partition: PartitionId, to: NodeId) {
-    let longest = control.settings.values.leader_transfer_timeout;
-    tracing::info!(%partition, from = %leader, %to, "leader transfer begins");
-    if control.shared.own.identity().is_some_and(|own| own.node == leader) {
-        let (sender, receiver) = oneshot::channel();
-        super::leader_transfer::answer_transfer(&control.shared, partition, to, longest, sender);
-        crate::task::spawn(async move { _ = receiver.await });
-        return;
-    }
-    let (shared, deadline_ms) = (Arc::clone(&control.shared), longest.as_millis() as u32);
-    let address = shared.peers.address(leader).unwrap_or_default();
-    crate::task::spawn(async move {
-        let question = Question::Transfer { partition, to, deadline_ms };
-        _ = ask(&shared, Some(leader), &address, &question, longest + ASK_TIMEOUT).await;
-    });
 }
 
 /// Tells a process which node it is; once that is durable there, the directory is told.
@@ -210,28 +191,13 @@ pub(super) async fn enlist(
         }
     };
     let own = shared.own.identity().map(|identity| identity.cluster);
-    match identified.identity {
-        Some((cluster, node)) if Some(cluster) == own => {
-            let done = state.map.node(node).is_some_and(|row| row.state == NodeState::Member);
-            if state.map.node(node).is_some_and(|row| row.state == NodeState::Removed) {
-                return refused(format!(
-                    "{address} is {node}, which was removed: stop it, empty its data directory and start it again"
-                ));
-            }
-            if replaces.is_some() || !done {
-                return refused(format!("{address} is {node} of this cluster, with its data"));
-            }
-            let steps = vec![format!("{node} is a node of this cluster")];
-            return AdminReply::Reshaped(Reshaped { done, begun: true, steps, node: Some(node), left: 0, ..plan });
-        }
-        Some((cluster, node)) => return refused(format!("{address} is {node} of another cluster, {cluster}")),
-        None => {}
-    }
-    if !register {
-        return AdminReply::Reshaped(plan);
-    }
-    let (name, addresses) = (identified.name, identified.addresses);
-    let register = DirectoryCommand::Reshape(Reshape::Register { name, addresses, replaces });
+    let Identified { identity, name, addresses, .. } = identified;
+    let applicant = Applicant { identity, name, addresses };
+    let register = match reshape::enlist(state, own, &address, applicant, (replaces, register), plan.clone()) {
+        Enlistment::Register(register) => DirectoryCommand::Reshape(register),
+        Enlistment::Answer(answer) => return AdminReply::Reshaped(*answer),
+        Enlistment::Refused(text) => return refused(text),
+    };
     match decide_here(shared, register).await {
         Ok(DirectoryReply::Registered(node)) => AdminReply::Reshaped(Reshaped { node: Some(node), ..plan }),
         Ok(DirectoryReply::Refused(reason)) => refused(reason.to_string()),

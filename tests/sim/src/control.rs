@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::controller::{Controller, Effect, FetchId, Input};
+use coppice_core::controller::{Controller, Effect, FetchId, Input, TransferOutcome};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
 use coppice_core::replay::Entry;
 use coppice_core::request::{Origin, Reply, Request};
@@ -19,6 +20,7 @@ use coppice_server::log::Append;
 use super::events::Event;
 use super::fingerprint;
 use super::plan::{MS, Nanos};
+use super::stops::Stop;
 use super::store::SavedSnapshot;
 use super::workers::Mail;
 use super::world::World;
@@ -27,7 +29,7 @@ use super::world::World;
 const MAPS_KEPT: usize = 2;
 
 /// A leader that was asked to hand over may take so long; then a change goes on without.
-const LEADER_TRANSFER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(2);
+const LEADER_TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The directory has so long to decide what a controller asked for.
 const DECIDED_WITHIN: Nanos = 2_000 * MS;
@@ -99,6 +101,10 @@ pub struct ControlThread {
     pub fetches: BTreeSet<FetchId>,
     /// What the directory was asked for, by the streams of its answers.
     pub deciding: BTreeMap<u32, DirectoryCommand>,
+    /// The nodes that it reached when a transfer of each group was asked for last.
+    pub reached: BTreeMap<PartitionId, Vec<NodeId>>,
+    /// It is to stop.
+    pub stop: Option<Stop>,
     /// Leaders as the node knows them.
     pub leaders: BTreeMap<PartitionId, NodeId>,
 }
@@ -115,6 +121,8 @@ impl ControlThread {
             offers: BTreeMap::new(),
             fetches: BTreeSet::new(),
             deciding: BTreeMap::new(),
+            reached: BTreeMap::new(),
+            stop: None,
             leaders: BTreeMap::new(),
         }
     }
@@ -143,7 +151,7 @@ impl World {
     fn step_controller(&mut self, node: usize, input: Input) {
         let (now, life, asked) = (self.now, self.nodes[node].life, fingerprint::show_told(&input));
         let rare = Rare::of(&input);
-        let founds = matches!(input, Input::Report(Report::DirectoryLed(_)) | Input::Tick);
+        let founds = matches!(input, Input::Report(Report::Led(PartitionId::DIRECTORY, _)) | Input::Tick);
         let mut effects = Vec::new();
         let local = self.nodes[node].clock.local(now);
         self.nodes[node].process.control.controller.step(local, input, &mut effects);
@@ -239,6 +247,7 @@ impl World {
                 if matches!(input, worker::Input::CheckpointNow(_)) {
                     self.coverage.note("checkpoint: the first one of a child");
                 }
+                self.check_transfer(node, &input);
                 self.mail(node, worker, Mail::Control(input));
             }
             Effect::Start(start) => self.begin_replica(node, start),
@@ -309,6 +318,12 @@ impl World {
                     self.schedule(self.now + delay, Event::TransferLeader { node: leader, partition, to });
                 }
             }
+            Effect::TransferEnded(_, outcome) => self.coverage.note(match outcome {
+                TransferOutcome::Done(_) => "transfer: done",
+                TransferOutcome::NotLeader => "transfer: somebody else leads",
+                TransferOutcome::Failed(_) => "transfer: not begun, or not in time",
+            }),
+            Effect::Stopped => self.on_stopped(node),
             Effect::Assign(new, state) => {
                 let (map, to) = (Arc::new(state.map.clone()), new.0 as usize - 1);
                 match self.net.send(node, to)[0] {
@@ -318,7 +333,9 @@ impl World {
             }
             Effect::Answer(_, reply) => self.note_answer(&reply),
             Effect::Begin(_, command, _) => self.decide(node, *command),
-            Effect::Enlist { address, replaces, state, .. } => self.enlist(node, &address, replaces, &state),
+            Effect::Enlist { address, replaces, registers, state, plan, .. } => {
+                self.enlist(node, &address, (replaces, registers), &state, *plan);
+            }
         }
     }
 
@@ -437,17 +454,6 @@ impl World {
             self.tell(node, Input::Decided { command: Box::new(command), is_taken: false });
         }
     }
-
-    /// A leader is to hand over to the replica on another node.
-    pub fn on_transfer_leader(&mut self, node: usize, partition: PartitionId, to: NodeId) {
-        let each = &self.nodes[node];
-        let entry = each.process.control.controller.map().group(partition);
-        let to = entry.and_then(|entry| entry.replica_on(to)).map(|info| ReplicaId(info.replica.0));
-        if let (Some(to), true, true) = (to, each.up, each.paused_until <= self.now) {
-            let deadline = each.clock.local(self.now) + self.plan.settings.election_timeout;
-            self.step(node, partition, coppice_core::replica::Input::TransferLeader { to, deadline });
-        }
-    }
 }
 
 #[cfg(test)]
@@ -469,7 +475,7 @@ mod tests {
             let node = directory.replicas[0].node.0 as usize - 1;
             world.start(node);
             let leader = leader.map(|next| own((node + next) % world.nodes.len()));
-            world.tell(node, Input::Report(Report::DirectoryLed(leader)));
+            world.tell(node, Input::Report(Report::Led(PartitionId::DIRECTORY, leader)));
             let before = world.coverage.count("map: asked of another node");
             world.now += 2_000 * MS;
             world.tell(node, Input::Tick);

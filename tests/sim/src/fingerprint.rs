@@ -154,7 +154,7 @@ pub fn show(effect: &Effect) -> String {
 /// What a worker tells its controller, in a trace.
 fn show_report(report: &Report) -> String {
     match report {
-        Report::DirectoryLed(leader) => format!("directory led {leader:?}"),
+        Report::Led(group, leader) => format!("{group} is led from {leader:?}"),
         Report::Directory(state) => format!("directory {}", state.map.version),
         Report::NeedSnapshot { group, from, instance, .. } => format!("{group} needs snapshot {instance} from {from}"),
         Report::Dismissed(group) => format!("{group} dismissed"),
@@ -187,6 +187,10 @@ pub fn show_told(input: &ControllerInput) -> String {
         ControllerInput::View(view) => format!("view {view:?}"),
         ControllerInput::Decided { command, is_taken } => format!("decided {command:?} {is_taken}"),
         ControllerInput::Assigned(node, trouble) => format!("assigned {node} {trouble:?}"),
+        ControllerInput::Transfer { partition, to, reached, .. } => {
+            format!("transfer {partition} to {to}, reaching {reached:?}")
+        }
+        ControllerInput::Stop { led, .. } => format!("stop, leading {led:?}"),
         ControllerInput::Verb { request, .. } => format!("verb {request:?}"),
     }
 }
@@ -211,6 +215,8 @@ pub fn show_wanted(effect: &Wanted) -> String {
             format!("configure {partition} at {leader} {configuration:?}")
         }
         Wanted::TransferLeader { leader, partition, to } => format!("transfer {partition} from {leader} to {to}"),
+        Wanted::TransferEnded(_, outcome) => format!("transfer ended {outcome:?}"),
+        Wanted::Stopped => "stopped".into(),
         Wanted::Assign(node, _) => format!("assign {node}"),
         Wanted::Answer(_, reply) => format!("answer {reply:?}"),
         Wanted::Begin(_, command, _) => format!("begin {command:?}"),

@@ -64,6 +64,7 @@ mod schedule;
 mod scripts;
 mod shrink;
 mod snapshots;
+mod stops;
 mod store;
 pub mod sweep;
 mod tickets;

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use coppice_client::map::{NodeState, PartitionMap};
-use coppice_client::wire::{AdminReply, ChangeId, NodeId, NodeStatus, PartitionId, ReshapeRequest, Shape};
+use coppice_client::wire::control::AdminError;
+use coppice_client::wire::{AdminReply, ChangeId, NodeId, NodeStatus, PartitionId, ReshapeRequest, Reshaped, Shape};
 use coppice_core::controller;
-use coppice_core::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
-use coppice_core::reshape::View;
+use coppice_core::machine::directory::{DirectoryCommand, DirectoryState};
+use coppice_core::reshape::{self, Applicant, Enlistment, View};
 use coppice_core::sessions::SessionLimits;
-use coppice_core::status::LocalStatus;
+use coppice_core::status::{Capacity, LocalStatus};
 use coppice_ordering::tuning::Tuning;
 
 use super::clients::key;
@@ -19,6 +20,7 @@ use super::events::Event;
 use super::faults::{Kind, Target};
 use super::node::Node;
 use super::plan::{MS, Nanos, Plan};
+use super::store::CLUSTER;
 use super::world::{World, addresses};
 
 /// What an operator could not begin, because somebody was away, is tried again after this.
@@ -70,14 +72,27 @@ impl World {
         }
     }
 
-    /// The process at this address gets a number, as an operator asked for.
-    pub fn enlist(&mut self, node: usize, address: &str, replaces: Option<NodeId>, state: &DirectoryState) {
+    /// The process at this address is to get a number, as an operator asked for.
+    pub fn enlist(
+        &mut self,
+        node: usize,
+        address: &str,
+        (replaces, registers): (Option<NodeId>, bool),
+        state: &DirectoryState,
+        plan: Reshaped,
+    ) {
         // Numbers are given in order; here a node's number is its place, so those before it come first.
         let new = state.map.nodes.len();
         let addresses = addresses(new);
-        if addresses.peer == address {
-            let register = Reshape::Register { name: format!("n{new}"), addresses, replaces };
-            self.decide(node, DirectoryCommand::Reshape(register));
+        if addresses.peer != address {
+            return;
+        }
+        let known = self.nodes.get(new).filter(|each| !each.is_new);
+        let applicant = Applicant { identity: known.map(|_| (CLUSTER, own(new))), name: format!("n{new}"), addresses };
+        match reshape::enlist(state, Some(CLUSTER), address, applicant, (replaces, registers), plan) {
+            Enlistment::Register(register) => self.decide(node, DirectoryCommand::Reshape(register)),
+            Enlistment::Answer(answer) => self.note_answer(&AdminReply::Reshaped(*answer)),
+            Enlistment::Refused(text) => self.note_answer(&AdminReply::Failed(AdminError::Refused(text))),
         }
     }
 
@@ -241,6 +256,12 @@ fn state_of(map: &PartitionMap, node: NodeId) -> Option<NodeState> {
 
 /// What a node says of itself.
 fn status(node: usize, each: &Node) -> LocalStatus {
+    let capacity = Capacity {
+        replicas: each.process.control.controller.replicas().running().len(),
+        replicas_max: usize::MAX,
+        disk_is_full: each.store.is_full(),
+        memory_is_full: false,
+    };
     LocalStatus {
         node: NodeStatus {
             id: NodeId(node as u32 + 1),
@@ -251,6 +272,6 @@ fn status(node: usize, each: &Node) -> LocalStatus {
         map_version: each.process.control.controller.map().version.0,
         replicas: each.groups().map(|(group, host)| (group, host.status().told())).collect(),
         warnings: Vec::new(),
-        full: each.store.is_full().then(|| "its disk is full".to_owned()),
+        full: capacity.full(),
     }
 }

@@ -84,6 +84,7 @@ impl World {
         }
         // A move is many rounds, one after the other.
         let slow = CONVERGENCE_ROUNDS * (self.plan.disk.flush_max + round_trip(&self.plan));
+        self.check_stops();
         let moves = self.unsettled().0 as Nanos * MOVE;
         self.advance(self.now + CONVERGENCE + slow + moves, |world| world.account.open() == 0 && world.is_even());
         if self.failure.is_none() && !self.is_even() {

@@ -143,4 +143,10 @@ pub const CAUGHT: &[Planted] = &[
     planted("look_never_ends", 400),
     planted("one_source_is_asked", 400),
     planted("installs_for_ever", 400),
+    planted("successor_unreached", 400),
+    planted("stop_waits_for_ever", 400),
+    planted("stops_at_once", 400),
+    planted("queries_end_at_worker", 400),
+    planted("behind_for_ever", 400),
+    planted("states_unasked", 400),
 ];

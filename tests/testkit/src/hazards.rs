@@ -513,6 +513,7 @@ pub const OTHERS: &[&str] = &[
     "room_of_one",
     "released_untold",
     "map_before_changes",
+    "queries_end_at_worker",
     // A controller joins, forgets, asks and looks by other rules than these (ARCHITECTURE.md, threads of a node).
     "joins_before_fork",
     "parent_saved_before_child",
@@ -528,6 +529,11 @@ pub const OTHERS: &[&str] = &[
     "joins_amid_deletion",
     "one_worker_knows_all",
     "older_map_counts",
+    "successor_unreached",
+    "stop_waits_for_ever",
+    "stops_at_once",
+    "behind_for_ever",
+    "states_unasked",
     "removed_under_its_child",
     "released_before_removal",
     // Rules of the checkers that cut too much (hazards.md 3.3).

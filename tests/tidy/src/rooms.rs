@@ -92,6 +92,7 @@ const ORDERS: &[Order] = &[
             "replay",
             "sessions",
             "settings",
+            "bootstrap",
             "wire",
             "status",
             "multicast",

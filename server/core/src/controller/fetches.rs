@@ -66,6 +66,9 @@ impl Controller {
 
     /// A replica here can go on with a snapshot only.
     pub(super) fn fetch_newer(&mut self, group: PartitionId, held: KeyRange, from: NodeId, least: Instance) {
+        if mutant!(behind_for_ever) {
+            return;
+        }
         let purpose = Purpose::Install(held);
         _ = self.fetch(Fetch { group, purpose, least, sources: [from].into() });
     }
@@ -123,7 +126,7 @@ impl Controller {
     /// Asks other nodes for the state of each replica that waits for it.
     pub(super) fn ask_for_states(&mut self) {
         let Some(own) = self.node else { return };
-        for group in self.replica_manager.unasked() {
+        for group in self.replica_manager.unasked().into_iter().filter(|_| !mutant!(states_unasked)) {
             let Some((nodes, least)) = self.replica_manager.ask_for_state(own, &self.map, group) else { continue };
             _ = self.fetch(Fetch { group, purpose: Purpose::Restore, least, sources: nodes.into() });
         }

@@ -11,6 +11,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod transfer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::Time;
 pub use step::{Effect, FetchId, Input, RecoveredReplica, VerbId};
+pub use transfer::{Reached, TransferId, TransferOutcome, may_lead};
 
 use crate::machine::Machine;
 use crate::replica_manager::ReplicaManager;
@@ -41,8 +43,8 @@ pub struct Controller {
     node: Option<NodeId>,
     map: Arc<PartitionMap>,
     settings: Arc<ClusterSettings>,
-    /// Who leads the directory, as its replica here knows.
-    directory_leader: Option<NodeId>,
+    /// Who leads each group, as its replica here knows.
+    leaders: step::ByGroup<NodeId>,
     replica_manager: ReplicaManager,
     /// Replicas that go, until their checkpoints are deleted: no new one of their groups begins meanwhile.
     leaving: step::ByGroup<replicas::Removal>,
@@ -50,6 +52,7 @@ pub struct Controller {
     splits: step::ByGroup<Splits>,
     fetches: fetches::Fetches,
     topology: topology::Topology,
+    transfers: transfer::Transfers,
     looks_at: Time,
     now: Time,
     effects: Vec<Effect>,
@@ -63,12 +66,13 @@ impl Controller {
             node: None,
             map: Arc::default(),
             settings: Arc::default(),
-            directory_leader: None,
+            leaders: Default::default(),
             replica_manager: ReplicaManager::default(),
             leaving: Default::default(),
             splits: Default::default(),
             fetches: fetches::Fetches::default(),
             topology: topology::Topology::default(),
+            transfers: transfer::Transfers::default(),
             looks_at: Time::ZERO,
             now: Time::ZERO,
             effects: Vec::new(),
@@ -87,7 +91,8 @@ impl Controller {
 
     /// When [`Input::Tick`] is next wanted.
     pub fn deadline(&self) -> Time {
-        self.looks_at.min(self.topology.deadline())
+        let looks = self.looks_at.min(self.topology.deadline());
+        self.transfers.deadline().map_or(looks, |transfers| looks.min(transfers))
     }
 
     /// The only way in.
@@ -112,10 +117,24 @@ impl Controller {
             Input::View(view) => self.on_view(&view),
             Input::Decided { command, is_taken } => self.on_decided(&command, is_taken),
             Input::Assigned(node, trouble) => self.on_assigned(node, trouble),
+            Input::Transfer { transfer, partition, to, within, reached } => {
+                let (transfers, mut scene) = self.transfers();
+                transfers.begin(transfer, (partition, to), within, &reached, &mut scene);
+            }
+            Input::Stop { within, led } => {
+                // Workers may have said so just now.
+                let own = self.node.unwrap_or_default();
+                self.leaders.extend(led.keys().map(|&group| (group, own)));
+                let longest = self.settings.leader_transfer_timeout;
+                let (transfers, mut scene) = self.transfers();
+                transfers.stop(within, led, longest, &mut scene);
+            }
             Input::Verb { verb, request, view } => self.on_verb(verb, &request, &view),
         }
         self.forget_removed();
         self.release_parents();
+        let (transfers, mut scene) = self.transfers();
+        transfers.go_on(&mut scene);
         std::mem::swap(&mut self.effects, effects);
     }
 
@@ -128,12 +147,32 @@ impl Controller {
         }
     }
 
+    /// A replica here has learned who leads its group.
+    fn on_leader(&mut self, group: PartitionId, leader: Option<NodeId>) {
+        match leader {
+            Some(leader) => _ = self.leaders.insert(group, leader),
+            None => _ = self.leaders.remove(&group),
+        }
+        if group == PartitionId::DIRECTORY {
+            self.drive();
+        }
+    }
+
+    fn transfers(&mut self) -> (&mut transfer::Transfers, transfer::Scene<'_>) {
+        let scene = transfer::Scene {
+            now: self.now,
+            own: self.node,
+            map: &self.map,
+            leaders: &self.leaders,
+            workers: self.workers,
+            effects: &mut self.effects,
+        };
+        (&mut self.transfers, scene)
+    }
+
     fn on_report(&mut self, report: Report) {
         match report {
-            Report::DirectoryLed(leader) => {
-                self.directory_leader = leader;
-                self.drive();
-            }
+            Report::Led(group, leader) => self.on_leader(group, leader),
             Report::Directory(state) => self.on_directory(state),
             Report::NeedSnapshot { group, held, from, instance } => self.fetch_newer(group, held, from, instance),
             Report::Held { asked, group, is_held } => self.on_held(asked, group, is_held),
@@ -152,7 +191,7 @@ impl Controller {
         self.start_missing();
         // A replica of the directory that knows no leader may not know either where those are that took others' places:
         // it could not even answer their candidate (protocol.md 1.5).
-        let follows = self.directory_leader.is_some();
+        let follows = self.leaders.contains_key(&PartitionId::DIRECTORY);
         let is_told = follows && self.replica_manager.running().contains_key(&PartitionId::DIRECTORY);
         if self.node.is_some() && !is_told && !mutant!(directory_asks_nobody) {
             self.effects.push(Effect::AskForMap);

@@ -92,8 +92,8 @@ impl Controller {
         let Some(replica) = self.replica_manager.remove(own, &self.map, group) else { return };
         self.leaving.insert(group, Removal { replica, parent, is_dropped: false, is_removed: false });
         self.splits.remove(&group);
+        self.leaders.remove(&group);
         if group == PartitionId::DIRECTORY {
-            self.directory_leader = None;
             self.topology.forget();
         }
         // It says nothing any more before the log and the disk forget what it says.

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coppice_btree::KeyRange;
 use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, ReshapeRequest, Reshaped};
 use coppice_ordering::{Configuration, Instance, ReplicaId};
 
+use super::transfer::{Reached, TransferId, TransferOutcome};
 use crate::machine::directory::{DirectoryCommand, DirectoryState};
 use crate::replay::GroupReplay;
 use crate::replica_manager::{CreateRequest, Start, StateLost};
@@ -64,6 +66,26 @@ pub enum Input {
     },
     /// A process was told its number; none: all went well.
     Assigned(NodeId, Option<String>),
+    /// A leadership of this node is to go to another one: [`Effect::TransferEnded`], always.
+    Transfer {
+        /// Which request this is.
+        transfer: TransferId,
+        /// Of which group.
+        partition: PartitionId,
+        /// To whom.
+        to: NodeId,
+        /// How long it is tried.
+        within: Duration,
+        /// The nodes that the group's worker reaches.
+        reached: Vec<NodeId>,
+    },
+    /// The node is to stop: its leaderships go first, then [`Effect::Stopped`], always.
+    Stop {
+        /// How long that may take.
+        within: Duration,
+        /// What it leads.
+        led: Reached,
+    },
     /// An operator's request, with what the nodes say of themselves at this moment.
     Verb {
         /// Which.
@@ -148,6 +170,10 @@ pub enum Effect {
         /// To whom.
         to: NodeId,
     },
+    /// What came of a transfer that this node was asked for.
+    TransferEnded(TransferId, TransferOutcome),
+    /// The node leads nothing any more that another one could lead, or waits no longer: it may end.
+    Stopped,
     /// The process at the node's address is to be told which node it is, and the directory that it is:
     /// [`Input::Assigned`], always.
     Assign(NodeId, Arc<DirectoryState>),

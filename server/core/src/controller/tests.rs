@@ -10,6 +10,7 @@ use super::*;
 use crate::machine::Machine;
 use crate::machine::directory::DirectoryState;
 use crate::machine::partition::{Fork, Partition};
+use crate::replica;
 use crate::reshape::View;
 use crate::snapshot::LoadedSnapshot;
 use crate::status::{LocalReplica, LocalStatus};
@@ -112,6 +113,12 @@ fn said(effect: &Effect) -> Option<String> {
         Effect::Remove(group, replica) => format!("remove {group} {replica}"),
         Effect::Fetch { fetch, group, from, .. } => format!("fetch {fetch}: {group} from {from}"),
         Effect::Admit(fetch, may) => format!("fetch {fetch}: {}", if *may { "wanted" } else { "unwanted" }),
+        Effect::Worker(worker, worker::Input::Replica(group, input)) => match **input {
+            replica::Input::TransferLeader { to, .. } => format!("w{worker} transfers {group} to {to}"),
+            _ => return None,
+        },
+        Effect::TransferEnded(transfer, outcome) => format!("transfer {transfer}: {outcome:?}"),
+        Effect::Stopped => "stopped".into(),
         Effect::Survey => "survey".into(),
         Effect::AskForMap => "ask for the map".into(),
         Effect::Leaders(leaders) => {
@@ -208,7 +215,7 @@ fn whoever_knows_no_leader_of_the_directory_asks_for_the_map_and_whoever_leads_i
     assert_eq!(node.look(), ["ask for the map"]);
     let Input::Map(map) = map(1, &[2, 3], &[]) else { unreachable!() };
     let state = Arc::new(DirectoryState { map: (*map).clone(), ..DirectoryState::default() });
-    node.tell(Input::Report(Report::DirectoryLed(Some(OWN))));
+    node.tell(Input::Report(Report::Led(PartitionId::DIRECTORY, Some(OWN))));
     assert_eq!(node.tell(Input::Report(Report::Directory(state))), ["survey"]);
     let leads = LocalReplica { leads: true, ..LocalReplica::default() };
     let status = LocalStatus { replicas: [(PARENT, leads)].into(), map_version: 1, ..LocalStatus::default() };
@@ -235,6 +242,46 @@ fn an_older_map_changes_nothing() {
     let mut node = Node::new();
     node.tell(map(2, &[2, 3], &[2, 3]));
     assert!(node.tell(map(1, &[1, 2, 3], &[])).is_empty() && node.0.map().version == MapVersion(2));
+}
+
+fn led(leader: NodeId) -> Input {
+    Input::Report(Report::Led(PARENT, Some(leader)))
+}
+
+fn transfer(transfer: TransferId, to: u32, reached: &[u32]) -> Input {
+    let (within, reached) = (Duration::from_millis(1_500), reached.iter().copied().map(NodeId).collect());
+    Input::Transfer { transfer, partition: PARENT, to: NodeId(to), within, reached }
+}
+
+#[test]
+fn a_transfer_is_tried_again_until_the_other_node_leads_or_the_time_is_over() {
+    let mut node = Node::new();
+    node.tell(map(1, &[1, 2, 3], &[]));
+    assert_eq!(node.tell(transfer(1, 2, &[2, 3])), ["transfer 1: NotLeader"]);
+    node.tell(led(OWN));
+    assert!(node.tell(transfer(2, 2, &[3]))[0].contains("n2 does not answer"));
+    assert!(node.tell(transfer(3, 2, &[]))[0].contains("no quorum"));
+    assert!(node.tell(transfer(4, 4, &[2, 3, 4]))[0].contains("n4 has no replica of p1"));
+    assert_eq!(node.tell(transfer(5, 2, &[2])), ["w1 transfers p1 to r2"]);
+    assert!(node.look().contains(&"w1 transfers p1 to r2".to_owned()));
+    assert!(node.look().iter().any(|said| said.contains("did not take p1 over in time")));
+    assert_eq!(node.tell(transfer(6, 3, &[2, 3])), ["w1 transfers p1 to r3"]);
+    assert_eq!(node.tell(led(NodeId(3))), ["transfer 6: Done(0ns)"]);
+}
+
+#[test]
+fn a_node_stops_when_others_lead_what_they_can() {
+    let stop = |reached: &[u32]| {
+        let led = [(PARENT, reached.iter().copied().map(NodeId).collect())].into();
+        Input::Stop { within: Duration::from_secs(5), led }
+    };
+    let mut node = Node::new();
+    node.tell(map(1, &[1, 2, 3], &[]));
+    node.tell(led(OWN));
+    assert_eq!(node.tell(stop(&[2, 3])), ["w1 transfers p1 to r2"]);
+    assert_eq!(node.tell(led(NodeId(2))), ["stopped"]);
+    node.tell(led(OWN));
+    assert_eq!(node.tell(stop(&[])), ["stopped"], "nobody is there");
 }
 
 #[cfg(feature = "mutants")]

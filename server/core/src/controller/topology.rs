@@ -60,7 +60,7 @@ impl Topology {
 impl Controller {
     /// Whether this node leads the directory.
     pub fn drives(&self) -> bool {
-        self.node.is_some() && self.directory_leader == self.node
+        self.node.is_some() && self.leaders.get(&PartitionId::DIRECTORY).copied() == self.node
     }
 
     /// What the directory here holds, if this node leads it.

@@ -6,6 +6,7 @@
 
 mod boundaries;
 mod deciding;
+mod enlist;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use coppice_client::map::{PartitionMap, Role};
 use coppice_client::wire::{NodeId, PartitionId, ReplicaId};
 use coppice_ordering::Configuration;
 pub use deciding::PendingDecisions;
+pub use enlist::{Applicant, Enlistment, enlist};
 pub use plan::{balance, steps};
 pub use verbs::{Verdict, verdict};
 

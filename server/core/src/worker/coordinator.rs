@@ -119,6 +119,9 @@ impl Worker {
     pub(super) fn on_query(&mut self, origin: Origin, client: ClientId, request: Box<QueryRequest>) {
         let owner = self.owner(PartitionId::DIRECTORY);
         if owner != self.index {
+            if mutant!(queries_end_at_worker) {
+                return;
+            }
             return self.effects.push(Effect::Worker(owner, Message::Query { origin, client, request }));
         }
         if !self.coordinator.is_leading() {

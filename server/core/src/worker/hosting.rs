@@ -51,8 +51,8 @@ impl Worker {
     pub(super) fn retire(&mut self, id: PartitionId, mut group: Group) {
         if id == PartitionId::DIRECTORY {
             self.end_coordinating();
-            self.effects.push(Effect::Controller(Report::DirectoryLed(None)));
         }
+        self.effects.push(Effect::Controller(Report::Led(id, None)));
         let mut effects = Vec::new();
         group.replica.retire(&mut effects);
         for effect in effects {
@@ -81,9 +81,7 @@ impl Worker {
         if coordinates != self.index {
             self.effects.push(Effect::Worker(coordinates, Message::Led(id)));
         }
-        if id == PartitionId::DIRECTORY {
-            self.effects.push(Effect::Controller(Report::DirectoryLed(leader)));
-        }
+        self.effects.push(Effect::Controller(Report::Led(id, leader)));
     }
 
     /// Who leads `group` is known, or not known any more.

@@ -291,8 +291,8 @@ pub enum QueryResult {
 
 /// What a controller hears of its workers.
 pub enum Report {
-    /// The directory has a replica here, and is led there, or by nobody.
-    DirectoryLed(Option<NodeId>),
+    /// Who leads a group, as its replica here knows; none: nobody, or it has no replica here any more.
+    Led(PartitionId, Option<NodeId>),
     /// What the directory has decided, at its replica here.
     Directory(Arc<DirectoryState>),
     /// A replica can go on with a snapshot only.

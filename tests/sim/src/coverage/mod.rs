@@ -9,8 +9,9 @@ use coppice_core::worker::{Effect, Note, Report};
 use crate::faults::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 244] = [
+pub const NAMES: [&str; 250] = [
     "fault: crash",
+    "fault: a node stops in order",
     "fault: all nodes crash",
     "fault: crash in recovery",
     "fault: pause",
@@ -254,6 +255,11 @@ pub const NAMES: [&str; 244] = [
     "gather: comes to nothing",
     "gather: a replica refuses",
     "gather: waited for too long",
+    "transfer: done",
+    "transfer: somebody else leads",
+    "transfer: not begun, or not in time",
+    "stop: others lead",
+    "stop: the time is over",
 ];
 
 /// How often each was met.
@@ -279,6 +285,7 @@ impl Coverage {
         match kind {
             Kind::Crash { again: Some(_), .. } => self.note("fault: crash in recovery"),
             Kind::Crash { .. } => self.note("fault: crash"),
+            Kind::Stop { .. } => self.note("fault: a node stops in order"),
             Kind::CrashAll { .. } => self.note("fault: all nodes crash"),
             Kind::Pause { .. } => self.note("fault: pause"),
             Kind::Cut { one_way: true, .. } | Kind::Mute { .. } => self.note("fault: cut one way"),

@@ -44,6 +44,7 @@ impl World {
                     self.nodes[node].crash.doom = Some((effects, down));
                 }
             }
+            Kind::Stop { who, down } => self.stop(self.node_of(who), down),
             Kind::CrashAll { down } => {
                 for node in 0..self.nodes.len() {
                     if self.nodes[node].up {

@@ -73,6 +73,13 @@ pub enum Kind {
         /// Its start is cut off after so many effects on its disk, once.
         again: Option<u64>,
     },
+    /// A node stops in order: others lead what it led, as far as they can, and it is started again.
+    Stop {
+        /// Which.
+        who: Target,
+        /// How long it is down.
+        down: Nanos,
+    },
     /// All nodes end at once.
     CrashAll {
         /// How long they are down.
@@ -319,7 +326,7 @@ pub enum Kind {
 }
 
 /// Names of the kinds, in the order of their generators.
-pub const KINDS: [&str; 32] = [
+pub const KINDS: [&str; 33] = [
     "crash",
     "crash-all",
     "pause",
@@ -352,6 +359,7 @@ pub const KINDS: [&str; 32] = [
     "resize",
     "checkpoint-error",
     "copy",
+    "stop",
 ];
 
 /// Draws all faults of a plan, in order of time.
@@ -480,6 +488,7 @@ fn draw(plan: &Plan, number: usize, random: &mut Random) -> Kind {
             down: length(random, 1_000 * MS),
             others_restart: random.below(2) == 0,
         },
+        32 => Kind::Stop { who, down: length(random, 2_000 * MS) },
         30 => Kind::CheckpointError { who, after: random.below(12) as u64 },
         _ => Kind::FullDisk { who, bytes: random.below(60_000) as u64, length: length(random, 3_000 * MS) },
     }
