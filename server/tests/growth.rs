@@ -31,6 +31,7 @@ fn replicas_agree(cluster: &Cluster) {
 }
 
 #[test]
+#[ignore = "long: every group moves"]
 fn every_replica_moves_to_new_nodes_and_the_old_ones_go_while_a_client_writes() {
     let directory = Scratch::new("grow");
     let options = LocalOptions { partitions: 2, ..LocalOptions::new(&directory.0) };
@@ -184,6 +185,7 @@ fn partitions_split_while_a_client_writes_and_go_on_after_every_restart() {
 /// Two partitions are merged while a client writes to both and ranges go over both, in either direction; the nodes are
 /// restarted before and after the merge is in a checkpoint.
 #[test]
+#[ignore = "long: restarts before and after each step"]
 fn mv6_partitions_merge_while_a_client_writes_and_go_on_after_every_restart() {
     let directory = Scratch::new("merge");
     let mut cluster = formed(&LocalOptions { partitions: 4, ..LocalOptions::new(&directory.0) });

@@ -30,7 +30,7 @@ fn the_log_of_a_busy_partition_goes_although_others_write_little() {
     let idle = &[0xf0, 1][..];
     client.put(idle, "idle").unwrap();
     let mut written = 0;
-    while written < 8 << 20 {
+    while written < 3 << 20 {
         client.put("busy", &[7; 16 << 10][..]).unwrap();
         written += 16 << 10;
     }

@@ -49,7 +49,7 @@ use crate::log_common::Draw;
 use crate::{number, seed};
 
 /// Frames under plain `cargo test`, of peers and of clients.
-const RUNS: u64 = 4_000;
+const RUNS: u64 = 1_500;
 
 /// Frames between two looks at the cluster.
 const BETWEEN_LOOKS: u64 = 2_000;
@@ -624,6 +624,7 @@ fn a_proven_peer_that_says_anything_ends_no_node() {
 
 /// A thousand silent connections once took the node's descriptors.
 #[test]
+#[ignore = "long: waits for what is silent"]
 fn silent_connections_at_the_peer_port_are_few_and_keep_nobody_out() {
     let scratch = Scratch::new("silent-peers");
     let (cluster, map) = cluster(&scratch);

@@ -97,6 +97,7 @@ fn px12_a_copy_is_known_by_nodes_that_all_restarted_meanwhile() {
 
 /// n1 and n2 answer for writes while n3 stands still; then n1 is dead, n2 is a copy, and n3 goes on.
 #[test]
+#[ignore = "long: several lives"]
 fn px12_writes_that_a_copy_has_forgotten_are_not_lost() {
     let mut cluster = Cluster::formed(3, "");
     assert_eq!(cluster.run(&["put", "w0", "before"]).code, 0);

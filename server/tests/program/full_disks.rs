@@ -216,6 +216,7 @@ fn put_until_full(cluster: &Cluster) -> usize {
 }
 
 #[test]
+#[ignore = "long: three full disks"]
 fn where_all_disks_are_full_reads_of_the_newest_state_go_on() {
     let Some(flags) = own_mounts() else { return eprintln!("skipped: this user may not mount") };
     let settings = ["--log-disk-reserve=0", "--log-segment-bytes=1MiB"];
@@ -248,6 +249,7 @@ fn where_all_disks_are_full_reads_of_the_newest_state_go_on() {
 /// Disks are hardly ever full at the same write. The first one holds a write that the others decide without it: nobody
 /// can send that again, it waits for room there.
 #[test]
+#[ignore = "long: three disks, one after the other"]
 fn a_disk_that_is_full_before_the_others_is_what_the_status_waits_for() {
     let Some(flags) = own_mounts() else { return eprintln!("skipped: this user may not mount") };
     let settings = ["--log-disk-reserve=0", "--log-segment-bytes=1MiB"];

@@ -33,6 +33,7 @@ fn map_of(cluster: &Cluster, index: usize) -> Arc<PartitionMap> {
 /// hazards.md PX11, with processes: a data directory is removed while its node is down. What comes back there has
 /// promised nothing that it knows of: the old replica must never vote again, and the new one only once it has it all.
 #[test]
+#[ignore = "long: a whole replacement"]
 fn px11_a_node_whose_disk_was_wiped_is_replaced_under_new_ids_and_votes_again() {
     let mut cluster = Cluster::formed(3, "m");
     for key in ["a", "z"] {

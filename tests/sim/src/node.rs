@@ -354,12 +354,14 @@ impl World {
     }
 
     /// Carries out effects: records of the log and what is known of leaders at once, in their order, since what the
-    /// others bring about may make a worker want more of both; the others in a drawn order if the plan says so.
+    /// others bring about may make a worker want more of both; the others in a drawn order if the plan says so. What
+    /// steps the worker comes last, so that what that brings about is behind all of this.
     fn carry_out(&mut self, node: usize, worker: usize, effects: &mut Vec<Effect>) {
         let is_kept =
             |effect: &mut Effect| matches!(effect, Effect::Persist { .. } | Effect::Trim(..) | Effect::Leader(..));
         let kept: Vec<Effect> = effects.extract_if(.., is_kept).collect();
         kept.into_iter().for_each(|effect| self.carry_out_one(node, worker, effect));
+        let watches: Vec<Effect> = effects.extract_if(.., |effect| matches!(effect, Effect::Watch)).collect();
         if self.plan.shuffle && effects.len() > 1 {
             let cut = self.draws.world.below(effects.len());
             let reports = |effect: &Effect| matches!(effect, Effect::Controller(_));
@@ -368,7 +370,7 @@ impl World {
             }
         }
         let life = self.nodes[node].life;
-        for effect in effects.drain(..) {
+        for effect in effects.drain(..).chain(watches) {
             if self.nodes[node].life != life || !self.nodes[node].up {
                 continue;
             }

@@ -23,7 +23,7 @@ pub struct Stop {
     down: Nanos,
     /// It goes on for so long at most, by its own clock.
     until: Time,
-    /// What it led when it was asked, each in this ballot.
+    /// What it led when it was asked and others could lead, each in this ballot.
     led: Vec<(PartitionId, Ballot)>,
 }
 
@@ -54,6 +54,7 @@ impl World {
         let led: Vec<_> = leading.map(|(group, host)| (group, host.replica.paxos().promised())).collect();
         let (until, nodes) = (each.clock.local(self.now) + STOPPED_WITHIN, self.reached(node));
         let to: BTreeMap<_, _> = led.iter().map(|&(group, _)| (group, nodes.clone())).collect();
+        let led = led.into_iter().filter(|&(group, _)| self.has_successor(node, group, &nodes)).collect();
         let control = &mut self.nodes[node].process.control;
         control.reached.extend(to.clone());
         control.stop = Some(Stop { down, until, led });
@@ -68,14 +69,7 @@ impl World {
         let each = &self.nodes[node];
         let still = led.into_iter().find(|&(group, ballot)| {
             let replica = each.group(group).map(|host| &host.replica);
-            let leads = replica.is_some_and(|replica| replica.is_leading() && replica.paxos().promised() == ballot);
-            leads
-                && each
-                    .process
-                    .control
-                    .reached
-                    .get(&group)
-                    .is_some_and(|reached| self.has_successor(node, group, reached))
+            replica.is_some_and(|replica| replica.is_leading() && replica.paxos().promised() == ballot)
         });
         if let Some((group, _)) = still.filter(|_| is_early) {
             self.fail("stop", format!("n{node} stops while it leads {group}, which another node could lead"));
@@ -99,8 +93,9 @@ impl World {
         let entry = control.controller.map().group(*group);
         let info = entry.and_then(|entry| entry.replicas.iter().find(|info| info.replica.0 == to.0));
         let reached = control.reached.get(group);
-        let is_reached = info.is_some_and(|info| reached.is_some_and(|reached| reached.contains(&info.node)));
-        if !is_reached {
+        // A try that is repeated may be for a replica that has gone meanwhile.
+        let is_reached = |info: &ReplicaInfo| reached.is_some_and(|reached| reached.contains(&info.node));
+        if !info.is_none_or(is_reached) {
             self.fail("transfer", format!("n{node} transfers {group} to {to}, which it does not reach"));
         }
     }

@@ -13,7 +13,7 @@ fn simulate(arguments: &[&str], mutant: &str) -> Output {
 
 #[test]
 fn a_few_seeds_find_nothing_and_are_the_same_twice() {
-    let output = simulate(&["sweep", "--count", "12", "--twice", "--jobs", "2"], "");
+    let output = simulate(&["sweep", "--count", "4", "--twice", "--jobs", "2"], "");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains(" 0 failed"), "{said}");
 }
@@ -57,6 +57,7 @@ fn a_name_that_nothing_has_is_refused_before_anything_is_built() {
 
 /// The command itself says so, and would fail if it did not find it (protocol.md 1.5).
 #[test]
+#[ignore = "long: a world of many states"]
 fn the_model_of_a_lost_disk_under_its_old_id_is_found_to_be_broken() {
     let output = simulate(&["model", "--paxos", "3x2x1", "--only", "a lost disk under its old id"], "");
     let said = String::from_utf8_lossy(&output.stdout);
