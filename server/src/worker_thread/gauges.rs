@@ -18,7 +18,7 @@ const TIMES_KEPT: usize = 1_024;
 pub struct GroupMetrics {
     /// Closed batches as they were last published: full, idle, due.
     closed: [u64; 3],
-    /// How it is tuned, while it leads and the autopilot is on.
+    /// How it is tuned, while it leads and tuning is on.
     pub(super) tuned: Option<super::GroupTuner>,
     /// Where its values are published.
     pub(super) metrics: Partition,

@@ -1,4 +1,4 @@
-//! The autopilot at work (protocol.md 9): what this thread measures of the groups that it leads, twice a second, and
+//! Tuning at work (protocol.md 9): what this thread measures of the groups that it leads, twice a second, and
 //! what their controllers make of it. The stage whose cost counts is this thread, which receives, orders, executes and
 //! answers, or all cores of the machine together, if these are busier: other nodes and clients may be on them as well.
 //! The log's device is the other one.

@@ -1,4 +1,4 @@
-//! The program `coppice-lab`. Exit 0: done; 1: it did not work, or the autopilot missed its goal; 2: called wrongly.
+//! The program `coppice-lab`. Exit 0: done; 1: it did not work, or tuning missed its goal; 2: called wrongly.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use super::figures::{Row, heading, write_csv};
 use super::link::Shape;
 use super::scenes::{self, Also, Scene, Setup};
 
-/// The autopilot reaches this share of the best of the grid (papers.md A13).
+/// Tuning reaches this share of the best of the grid (papers.md A13).
 const GOAL: f64 = 0.95;
 
 /// Three nodes on this machine, with emulated links between them: what batches and windows come to there
@@ -44,8 +44,8 @@ enum Verb {
     },
     /// Throughput of every batch size and window: minutes per link and size
     Grid(Grid),
-    /// The autopilot against the best of the grid: from a cold start, after changes of load and link, and idle
-    Autopilot(Experiment),
+    /// Tuning against the best of the grid: from a cold start, after changes of load and link, and idle
+    Tuning(Experiment),
 }
 
 #[derive(Debug, Args)]
@@ -71,10 +71,10 @@ struct Experiment {
     /// Length of one measurement
     #[arg(long, value_parser = parse_time, default_value = "6s", value_name = "TIME")]
     hold: Duration,
-    /// Time that the autopilot has after a cold start or a change
+    /// Time that tuning has after a cold start or a change
     #[arg(long, value_parser = parse_time, default_value = "20s", value_name = "TIME")]
     settle: Duration,
-    /// Turns of the autopilot and of what it is compared with
+    /// Turns of tuning and of what it is compared with
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100), default_value_t = 2, value_name = "N")]
     turns: u32,
     /// Some seconds in all, to see that it works: few points, short measurements; not for figures
@@ -174,9 +174,9 @@ fn carry_out(cli: &Cli) -> Result<bool, String> {
             experiment.keep(&rows)?;
             done.map(|()| true)
         }
-        Verb::Autopilot(experiment) => {
+        Verb::Tuning(experiment) => {
             let (setup, mut rows) = (experiment.setup(cli, setup), Vec::new());
-            let done = scenes::autopilot(&setup, &mut told(&mut rows));
+            let done = scenes::tuning(&setup, &mut told(&mut rows));
             experiment.keep(&rows)?;
             done.map(|()| verdict(&rows))
         }
@@ -192,7 +192,7 @@ fn told(rows: &mut Vec<Row>) -> impl FnMut(Row) {
     }
 }
 
-/// Says how the autopilot did; whether everywhere as well as it should.
+/// Says how tuning did; whether everywhere as well as it should.
 fn verdict(rows: &[Row]) -> bool {
     let tuned: Vec<&Row> = rows.iter().filter(|row| row.of_best.is_some()).collect();
     let worst = tuned.iter().filter_map(|row| row.of_best).fold(f64::INFINITY, f64::min);
@@ -201,7 +201,7 @@ fn verdict(rows: &[Row]) -> bool {
     let congested: u64 = tuned.iter().map(|row| row.congestions).sum();
     let (reached, error) = (100.0 * worst, 100.0 * furthest);
     println!(
-        "autopilot: at least {reached:.1} % of the best of the grid (goal {:.0} %), predictions off by at most \
+        "tuning: at least {reached:.1} % of the best of the grid (goal {:.0} %), predictions off by at most \
          {error:.1} % (goal 10 %), {congested} congestions",
         100.0 * GOAL
     );

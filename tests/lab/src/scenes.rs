@@ -1,7 +1,7 @@
-//! The experiments: a full grid of batches and windows, and the autopilot against the best of it, from a cold start and
+//! The experiments: a full grid of batches and windows, and tuning against the best of it, from a cold start and
 //! after changes of load and link (papers.md A13, A14).
 //!
-//! A machine changes its own speed from one minute to the next. So the autopilot and the best of the grid are measured
+//! A machine changes its own speed from one minute to the next. So tuning and the best of the grid are measured
 //! beside each other, in turns, in one cluster, each after as long a time of the same load: logs and checkpoints of
 //! some hundred megabytes a second reach a disk's limits after seconds, not at once.
 
@@ -22,7 +22,7 @@ use super::load::{Got, Load};
 /// What the log's device writes at most; what counts is the flush.
 const DISK_BYTES_PER_MS: f64 = 1e6;
 
-/// What a group of fixed settings is given where nothing else is said: the defaults, which the autopilot takes as leave
+/// What a group of fixed settings is given where nothing else is said: the defaults, which tuning takes as leave
 /// to choose.
 const STANDARD: BatchAndWindow = BatchAndWindow { batch_bytes_max: 64 << 10, window: 16, window_bytes_max: 1 << 20 };
 
@@ -51,8 +51,8 @@ pub struct Scene {
 pub enum Also {
     /// The settings of a cluster that nobody tuned
     Standard,
-    /// The autopilot, after its time to settle
-    Autopilot,
+    /// Tuning, after its time to settle
+    Tuning,
     /// Nothing
     None,
 }
@@ -72,11 +72,11 @@ pub struct Setup {
     pub windows: Vec<u32>,
     /// Length of one measurement.
     pub hold: Duration,
-    /// How long the autopilot has after a cold start, or after a change.
+    /// How long tuning has after a cold start, or after a change.
     pub settle: Duration,
     /// What a grid ends with.
     pub also: Vec<Also>,
-    /// Turns of the autopilot and the best of the grid.
+    /// Turns of tuning and the best of the grid.
     pub turns: u32,
     /// Set by Ctrl-C: it ends after the measurement under way.
     pub interrupted: Arc<AtomicBool>,
@@ -95,7 +95,7 @@ enum Links {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Settings {
     Fixed(BatchAndWindow),
-    Autopilot,
+    Tuning,
 }
 
 /// A cluster, and the rows that are measured in it.
@@ -106,11 +106,11 @@ pub struct Experiment<'a> {
 }
 
 impl<'a> Experiment<'a> {
-    fn start(setup: &'a Setup, autopilot: bool) -> Result<Experiment<'a>, String> {
-        let on = if autopilot { "on" } else { "off" };
+    fn start(setup: &'a Setup, tuning: bool) -> Result<Experiment<'a>, String> {
+        let on = if tuning { "on" } else { "off" };
         // Formed over quick links: forming is not what is measured.
         let cluster = Cluster::start(&setup.program, &setup.data, Shape::LAN, &[("auto_tuning", on)])?;
-        let in_force = autopilot.then_some(Settings::Autopilot);
+        let in_force = tuning.then_some(Settings::Tuning);
         Ok(Experiment { setup, cluster, in_force })
     }
 
@@ -123,7 +123,7 @@ impl<'a> Experiment<'a> {
         self.cluster.set_links(Shape::LAN);
         self.cluster.rest();
         let (on, values) = match settings {
-            Settings::Autopilot => ("on", STANDARD),
+            Settings::Tuning => ("on", STANDARD),
             Settings::Fixed(values) => ("off", values),
         };
         self.cluster.set(&[
@@ -168,9 +168,9 @@ impl<'a> Experiment<'a> {
         Ok(Row { settings: word, in_force: Some(values), predicted: None, ..row })
     }
 
-    /// The autopilot, after its time to settle.
+    /// Tuning, after its time to settle.
     fn tuned(&mut self, scene: &Scene, word: &'static str) -> Result<Row, String> {
-        self.set(Settings::Autopilot)?;
+        self.set(Settings::Tuning)?;
         Ok(Row { settings: word, ..self.settled(scene)? })
     }
 
@@ -182,7 +182,7 @@ impl<'a> Experiment<'a> {
         self.run(scene, load, self.setup.hold, Links::Quick)
     }
 
-    /// The autopilot and the best of the grid, in turns, each after the same time of the same load.
+    /// Tuning and the best of the grid, in turns, each after the same time of the same load.
     fn against(&mut self, scene: &Scene, word: &'static str, best: BatchAndWindow) -> Result<[Row; 2], String> {
         let mut turns: [Vec<Row>; 2] = Default::default();
         for _ in 0..self.setup.turns {
@@ -195,12 +195,12 @@ impl<'a> Experiment<'a> {
         Ok([tuned, best])
     }
 
-    /// One client: the autopilot against a batch for every command, in turns.
+    /// One client: tuning against a batch for every command, in turns.
     fn light(&mut self, scene: &Scene) -> Result<[Row; 2], String> {
         let load = Load { clients: 1, ..Load::saturating(scene.size) };
         let mut turns: [Vec<Row>; 2] = Default::default();
         for _ in 0..self.setup.turns {
-            self.set(Settings::Autopilot)?;
+            self.set(Settings::Tuning)?;
             turns[0].push(Row { settings: "light", ..self.run(scene, load, self.setup.hold, Links::Quick)? });
             self.set(Settings::Fixed(UNBATCHED))?;
             turns[1].push(Row { settings: "unbatched", ..self.run(scene, load, self.setup.hold, Links::Quick)? });
@@ -286,8 +286,8 @@ pub fn grid(setup: &Setup, tell: &mut impl FnMut(Row)) -> Result<(), String> {
     let mut experiment = Experiment::start(setup, false)?;
     for scene in &setup.scenes {
         points(&mut experiment, scene, tell)?;
-        if setup.also.contains(&Also::Autopilot) {
-            tell(experiment.tuned(scene, "autopilot")?);
+        if setup.also.contains(&Also::Tuning) {
+            tell(experiment.tuned(scene, "tuning")?);
         }
     }
     Ok(())
@@ -315,12 +315,12 @@ fn points(
     best.map(|(_, values)| values).ok_or_else(|| "a grid without a point".into())
 }
 
-/// The grid; then the autopilot from a cold start in each scene, after the change from each scene to the next, and with
+/// The grid; then tuning from a cold start in each scene, after the change from each scene to the next, and with
 /// one client.
 ///
 /// # Errors
 /// In words: what did not work.
-pub fn autopilot(setup: &Setup, tell: &mut impl FnMut(Row)) -> Result<(), String> {
+pub fn tuning(setup: &Setup, tell: &mut impl FnMut(Row)) -> Result<(), String> {
     let mut best = Vec::new();
     let mut experiment = Experiment::start(setup, false)?;
     for scene in &setup.scenes {

@@ -72,10 +72,10 @@ fn a_grid_over_a_slow_link_has_every_point_and_none_is_faster_than_the_link() {
 
 #[test]
 #[ignore = "long: real nodes over slow links"]
-fn the_autopilot_is_compared_with_the_best_of_the_grid_cold_and_alone() {
-    let place = Place::new("autopilot");
+fn tuning_is_compared_with_the_best_of_the_grid_cold_and_alone() {
+    let place = Place::new("tuning");
     let out = place.text("out.csv");
-    let (code, said) = place.run(&["autopilot", "--links", "8Mbit/5ms", "--short", "--out", &out]);
+    let (code, said) = place.run(&["tuning", "--links", "8Mbit/5ms", "--short", "--out", &out]);
     // Whether it reaches its goal in seconds, on a machine that does other things, is no question for a test.
     assert!(matches!(code, Some(0 | 1)) && said.contains("of the best of the grid (goal 95 %)"), "{said}");
     let rows = place.rows();

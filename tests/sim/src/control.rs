@@ -28,7 +28,7 @@ use super::world::World;
 /// Maps that a node keeps on its disk.
 const MAPS_KEPT: usize = 2;
 
-/// A leader that was asked to hand over may take so long; then a change goes on without.
+/// A leader that was asked to transfer may take so long; then a change goes on without.
 const LEADER_TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The directory has so long to decide what a controller asked for.
@@ -135,13 +135,13 @@ impl World {
         if std::mem::replace(&mut self.nodes[node].process.control.is_stepping, true) {
             return;
         }
-        let life = self.nodes[node].life;
-        while self.nodes[node].life == life
+        let boot = self.nodes[node].boot;
+        while self.nodes[node].boot == boot
             && let Some(input) = self.nodes[node].process.control.inputs.pop_front()
         {
             self.step_controller(node, input);
         }
-        if self.nodes[node].life == life {
+        if self.nodes[node].boot == boot {
             self.nodes[node].process.control.is_stepping = false;
             self.begin_write(node, false);
             self.arm_controller(node);
@@ -149,7 +149,7 @@ impl World {
     }
 
     fn step_controller(&mut self, node: usize, input: Input) {
-        let (now, life, asked) = (self.now, self.nodes[node].life, fingerprint::show_told(&input));
+        let (now, boot, asked) = (self.now, self.nodes[node].boot, fingerprint::show_told(&input));
         let rare = Rare::of(&input);
         let founds = matches!(input, Input::Report(Report::Led(PartitionId::DIRECTORY, _)) | Input::Tick);
         let mut effects = Vec::new();
@@ -162,12 +162,12 @@ impl World {
             *line += &format!("n{node} {asked} => {}", wanted.join(", "));
         });
         for effect in effects {
-            if self.nodes[node].life != life || !self.nodes[node].up || self.is_doomed(node) {
+            if self.nodes[node].boot != boot || !self.nodes[node].up || self.is_doomed(node) {
                 return;
             }
             self.perform(node, effect);
         }
-        if founds && self.nodes[node].life == life {
+        if founds && self.nodes[node].boot == boot {
             self.found_cluster(node);
         }
     }
@@ -201,11 +201,11 @@ impl World {
     /// Something for a controller, from a thread of its node; what a thread says stays in order.
     pub fn report(&mut self, node: usize, thread: usize, input: Input) {
         let after = self.net.between_threads();
-        let life = self.nodes[node].life;
+        let boot = self.nodes[node].boot;
         let last = self.nodes[node].process.control.reported.entry(thread).or_default();
         *last = (self.now + after).max(*last);
         let at = *last;
-        self.schedule(at, Event::Control { node, life, input: ControllerInput(input) });
+        self.schedule(at, Event::Control { node, boot, input: ControllerInput(input) });
     }
 
     /// Orders the controller's next tick.
@@ -215,8 +215,8 @@ impl World {
         let at = each.clock.when(each.process.control.controller.deadline()).max(now);
         if each.up && each.process.control.tick_at.is_none_or(|before| at < before) {
             each.process.control.tick_at = Some(at);
-            let life = each.life;
-            self.schedule(at, Event::ControlTick { node, life, at });
+            let boot = each.boot;
+            self.schedule(at, Event::ControlTick { node, boot, at });
         }
     }
 
@@ -259,20 +259,20 @@ impl World {
             Effect::Map(map) => self.use_map(node, &map),
             Effect::Adopt(state) => self.adopt(node, &Arc::new(state.map.clone())),
             Effect::AskForMap => {
-                let (from, life) = (self.draws.world.below(self.nodes.len()), self.nodes[node].life);
+                let (from, boot) = (self.draws.world.below(self.nodes.len()), self.nodes[node].boot);
                 let at = self.now + self.net.delay();
                 self.coverage.note("map: asked of another node");
-                self.schedule(at, Event::MapAsked { from, node, life });
+                self.schedule(at, Event::MapAsked { from, node, boot });
             }
             Effect::Fetch { fetch, group, from, least } => self.fetch(node, fetch, group, from, least),
             Effect::Admit(fetch, may) => self.on_admitted(node, fetch, may),
             Effect::Survey => {
                 let view = self.nodes[node].process.control.controller.driven().cloned();
                 let view = Box::new(view.map(|state| self.view(node, &state.map)).unwrap_or_default());
-                let (life, delay) = (self.nodes[node].life, self.net.delay().min(300 * MS));
+                let (boot, delay) = (self.nodes[node].boot, self.net.delay().min(300 * MS));
                 self.schedule(
                     self.now + delay,
-                    Event::Control { node, life, input: ControllerInput(Input::View(view)) },
+                    Event::Control { node, boot, input: ControllerInput(Input::View(view)) },
                 );
             }
             Effect::Leaders(leaders) => {
@@ -285,9 +285,9 @@ impl World {
             Effect::Tell(nodes, state) => {
                 let map = Arc::new(state.map.clone());
                 for to in nodes.into_iter().map(|to| to.0 as usize - 1) {
-                    let (life, map) = (self.nodes[to].life, Arc::clone(&map));
+                    let (boot, map) = (self.nodes[to].boot, Arc::clone(&map));
                     if let Some(delay) = self.net.send(node, to)[0] {
-                        let event = Event::MapTold { node: to, life, map, leaders: Vec::new() };
+                        let event = Event::MapTold { node: to, boot, map, leaders: Vec::new() };
                         self.schedule(self.now + delay, event);
                     }
                 }
@@ -297,8 +297,8 @@ impl World {
                 each.newest_stream += 1;
                 let stream = each.newest_stream;
                 each.process.control.deciding.insert(stream, (*command).clone());
-                let life = each.life;
-                self.schedule(self.now + DECIDED_WITHIN, Event::Undecided { node, life, stream });
+                let boot = each.boot;
+                self.schedule(self.now + DECIDED_WITHIN, Event::Undecided { node, boot, stream });
                 self.ask_directory(node, *command, stream);
             }
             Effect::Configure { leader, partition, expected, configuration } => {
@@ -311,7 +311,7 @@ impl World {
                 }
             }
             Effect::TransferLeader { leader, partition, to } => {
-                self.coverage.note("change: a leader is asked to hand over first");
+                self.coverage.note("change: a leader is asked to transfer first");
                 let leader = leader.0 as usize - 1;
                 let delay = if leader == node { Some(0) } else { self.net.send(node, leader)[0] };
                 if let Some(delay) = delay {
@@ -359,7 +359,7 @@ impl World {
     }
 
     /// Another node asks for the map.
-    pub fn on_map_asked(&mut self, from: usize, node: usize, life: u64) {
+    pub fn on_map_asked(&mut self, from: usize, node: usize, boot: u64) {
         let each = &self.nodes[from];
         if from == node || !each.up || each.paused_until > self.now || !self.net.hears(from, node) {
             return;
@@ -370,7 +370,7 @@ impl World {
         );
         let at = self.now + self.net.delay();
         if self.net.hears(node, from) {
-            self.schedule(at, Event::MapTold { node, life, map, leaders });
+            self.schedule(at, Event::MapTold { node, boot, map, leaders });
         }
     }
 
@@ -399,8 +399,8 @@ impl World {
     /// The removal of a replica is durable: its checkpoints go.
     pub fn on_removal_logged(&mut self, node: usize, group: PartitionId) {
         let took = self.draws.disk.below(self.plan.disk.snapshot_max as usize) as Nanos;
-        let life = self.nodes[node].life;
-        self.schedule(self.now + took, Event::Deleted { node, life, group });
+        let boot = self.nodes[node].boot;
+        self.schedule(self.now + took, Event::Deleted { node, boot, group });
     }
 
     /// The next of its checkpoints goes; the others later.
@@ -409,8 +409,8 @@ impl World {
             return self.tell(node, Input::Deleted(group));
         }
         let took = self.draws.acts.below(self.plan.disk.flush_max as usize + 1) as Nanos;
-        let life = self.nodes[node].life;
-        self.schedule(self.now + took, Event::Deleted { node, life, group });
+        let boot = self.nodes[node].boot;
+        self.schedule(self.now + took, Event::Deleted { node, boot, group });
     }
 
     /// A process is told its number: durable, then it begins, and the directory hears of it.
@@ -424,9 +424,9 @@ impl World {
 
     /// Whoever told a process its number hears what came of it.
     fn on_assigned(&mut self, by: usize, new: NodeId, trouble: Option<String>) {
-        let (life, delay) = (self.nodes[by].life, self.net.delay());
+        let (boot, delay) = (self.nodes[by].boot, self.net.delay());
         let input = ControllerInput(Input::Assigned(new, trouble));
-        self.schedule(self.now + delay, Event::Control { node: by, life, input });
+        self.schedule(self.now + delay, Event::Control { node: by, boot, input });
     }
 
     /// Has the directory decide something, if this node leads it.

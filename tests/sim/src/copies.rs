@@ -1,15 +1,15 @@
 //! Copies of data directories: a node is stopped and its disk copied, it goes on, is stopped, and the copy takes the
-//! place of its disk (hazards.md PX12). Who may speak is the server's own to say ([`Fence`], [`Witnesses`], the
-//! lives in the log's header). Links between nodes, which carry that, stand here for connections; they exist in runs
+//! place of its disk (hazards.md PX12). Who may speak is the server's own to say ([`Fence`], [`IncarnationTable`], the
+//! boot ids in the log's header). Links between nodes, which carry that, stand here for connections; they exist in runs
 //! with such a fault only.
 //!
 //! The rule: a copy says nothing, from its start until it is found out. It holds where a node of its groups that met a
-//! life which the copy lacks can be asked. Where all such nodes are down or cut off when the copy starts, nobody can
+//! boot id which the copy lacks can be asked. Where all such nodes are down or cut off when the copy starts, nobody can
 //! know: such a copy is taken away before it speaks.
 //!
-//! A copy is put back only once every node has met a life that it lacks, and taken away before it meets one that has
-//! not, for it joined since. Such a node would write the copy's life down, and refuse the original from then on, whom
-//! only `coppice node replace` brings back.
+//! A copy is put back only once every node has met a boot id that it lacks, and taken away before it meets one that has
+//! not, for it joined since. Such a node would write the copy's boot id down, and refuse the original from then on,
+//! whom only `coppice node replace` brings back.
 //!
 //! A copy beside the living node is not drawn: a place in the simulated network belongs to one process.
 
@@ -20,7 +20,7 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::ReplicaId;
 use coppice_server::incarnation::fence::Fence;
-use coppice_server::incarnation::known::IncarnationTable as Witnesses;
+use coppice_server::incarnation::known::IncarnationTable;
 use coppice_server::net::handshake::standing;
 use coppice_testkit::random::Random;
 
@@ -38,28 +38,28 @@ const REDIAL: Nanos = 20 * MS;
 /// Between two looks whether a copy can be put back: whether somebody would know.
 const LOOK: Nanos = 100 * MS;
 
-/// What a node knows of the others' lives, and they of its own.
+/// What a node knows of the others' boot ids, and they of its own.
 #[derive(Default)]
-pub struct Lives {
+pub struct Incarnations {
     /// Whom its process has met, as on its disk and since.
-    pub witnesses: Witnesses,
+    pub table: IncarnationTable,
     /// The same on its disk.
     file: Option<Vec<u8>>,
     /// Whether its process may speak.
-    pub vetting: Fence,
+    pub fence: Fence,
     /// Processes to which it has a connection.
     links: BTreeMap<usize, u64>,
-    /// The truth: lives of other nodes that were met by this disk.
+    /// The truth: boot ids of other nodes that were met by this disk.
     met: BTreeSet<(usize, u64)>,
     /// It runs on a copy.
     pub is_copy: bool,
 }
 
-impl Lives {
+impl Incarnations {
     /// The process ends.
     pub fn forget(&mut self) {
         self.links.clear();
-        self.vetting = Fence::default();
+        self.fence = Fence::default();
     }
 }
 
@@ -113,33 +113,33 @@ impl World {
             return true;
         }
         let each = &self.nodes[node];
-        let linked = each.lives.links.get(&to) == Some(&self.nodes[to].life);
-        if !each.lives.vetting.may_speak() {
+        let linked = each.incarnations.links.get(&to) == Some(&self.nodes[to].boot);
+        if !each.incarnations.fence.may_speak() {
             self.fail("PX12 speaks unvetted", format!("n{node}, whom the others have not let in, to n{to}"));
             return false;
         }
-        if linked && each.lives.is_copy {
+        if linked && each.incarnations.is_copy {
             self.fail("PX12 a copy speaks", format!("n{node}, which runs on a copy of its disk, to n{to}"));
         }
         if linked {
             let durable = self.nodes[node].store.durable_lsn();
-            self.nodes[to].lives.witnesses.told(own(node), durable);
+            self.nodes[to].incarnations.table.told(own(node), durable);
         }
         linked
     }
 
     /// Whether what a replica here wants to send is dropped, to whomever.
     pub fn is_silent(&self, node: usize) -> bool {
-        self.faults.copies.drawn && !self.nodes[node].lives.vetting.may_speak()
+        self.faults.copies.drawn && !self.nodes[node].incarnations.fence.may_speak()
     }
 
     /// A process is about to start what its disk holds.
     pub fn begin_greeting(&mut self, node: usize) {
-        let lives = &mut self.nodes[node].lives;
-        lives.witnesses = Witnesses::read(lives.file.as_deref());
-        lives.vetting = Fence::default();
+        let incarnations = &mut self.nodes[node].incarnations;
+        incarnations.table = IncarnationTable::read(incarnations.file.as_deref());
+        incarnations.fence = Fence::default();
         if self.faults.copies.drawn {
-            self.nodes[node].lives.vetting.begins();
+            self.nodes[node].incarnations.fence.begins();
         }
     }
 
@@ -149,13 +149,13 @@ impl World {
             return;
         }
         let awaited = self.awaited(node);
-        if self.nodes[node].lives.is_copy && !self.is_known(node, &awaited) {
+        if self.nodes[node].incarnations.is_copy && !self.is_known(node, &awaited) {
             return self.take_away(node, "nobody is there who could know");
         }
-        self.nodes[node].lives.vetting.expects(awaited.into_iter());
-        let life = self.nodes[node].life;
+        self.nodes[node].incarnations.fence.expects(awaited.into_iter());
+        let boot = self.nodes[node].boot;
         let timeout = self.plan.settings.election_timeout.as_nanos() as Nanos;
-        self.schedule(self.now + timeout, Event::Vetted { node, life });
+        self.schedule(self.now + timeout, Event::FenceEnds { node, boot });
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             self.greet_after(node, other, 0);
             if self.nodes[other].up {
@@ -167,8 +167,8 @@ impl World {
     fn greet_after(&mut self, node: usize, to: usize, pause: Nanos) {
         let (min, mean) = (self.plan.network.delay_min, self.plan.network.delay_mean);
         let way = 2 * min + self.faults.copies.random.below(4 * mean as usize + 1) as Nanos;
-        let life = self.nodes[node].life;
-        self.schedule(self.now + pause + way, Event::Greets { node, life, to });
+        let boot = self.nodes[node].boot;
+        self.schedule(self.now + pause + way, Event::Greets { node, boot, to });
     }
 
     /// The nodes whose word counts: those of the groups that run here.
@@ -180,7 +180,7 @@ impl World {
         nodes.filter(|id| *id != own(node)).collect()
     }
 
-    /// Whether one of these nodes has met a life that this copy lacks, and can be asked now.
+    /// Whether one of these nodes has met a boot id that this copy lacks, and can be asked now.
     fn is_known(&self, node: usize, awaited: &BTreeSet<NodeId>) -> bool {
         awaited.iter().any(|id| {
             let other = id.0 as usize - 1;
@@ -192,15 +192,15 @@ impl World {
         })
     }
 
-    /// Whether `other` has met a life of `node` that the disk of `node` lacks.
+    /// Whether `other` has met a boot id of `node` that the disk of `node` lacks.
     fn has_met_what_is_lacking(&self, other: usize, node: usize) -> bool {
-        let lives = self.nodes[node].store.lives();
-        self.nodes[other].lives.met.iter().any(|(of, life)| *of == node && !lives.contains(life))
+        let boots = self.nodes[node].store.boots();
+        self.nodes[other].incarnations.met.iter().any(|(of, boot)| *of == node && !boots.contains(boot))
     }
 
     /// A node connects to another one, and both say who they are.
     pub fn on_greets(&mut self, node: usize, to: usize) {
-        if self.nodes[node].lives.links.get(&to) == Some(&self.nodes[to].life) {
+        if self.nodes[node].incarnations.links.get(&to) == Some(&self.nodes[to].boot) {
             return;
         }
         let there = self.nodes[to].up && self.nodes[to].paused_until <= self.now;
@@ -210,7 +210,7 @@ impl World {
             return self.greet_after(node, to, REDIAL);
         }
         for (copy, other) in [(node, to), (to, node)] {
-            if self.nodes[copy].lives.is_copy && !self.has_met_what_is_lacking(other, copy) {
+            if self.nodes[copy].incarnations.is_copy && !self.has_met_what_is_lacking(other, copy) {
                 return self.take_away(copy, "a node that never met the original would believe it");
             }
         }
@@ -222,49 +222,50 @@ impl World {
             && let Err(text) = self.meet(node, to)
         {
             // It hears that itself when it greets.
-            if !self.nodes[to].lives.is_copy {
+            if !self.nodes[to].incarnations.is_copy {
                 self.fail("PX12 false alarm", format!("n{node} takes n{to} for a copy: {text}"));
             }
             return self.greet_after(node, to, REDIAL);
         }
-        let life = self.nodes[to].life;
-        self.nodes[node].lives.links.insert(to, life);
-        self.nodes[node].lives.vetting.let_in(own(to));
+        let boot = self.nodes[to].boot;
+        self.nodes[node].incarnations.links.insert(to, boot);
+        self.nodes[node].incarnations.fence.let_in(own(to));
     }
 
     /// `by` judges the claim of a node, and remembers it durably.
     fn meet(&mut self, by: usize, node: usize) -> Result<(), String> {
         let Some(claim) = self.nodes[node].store.claim() else { return Ok(()) };
-        let lives = &mut self.nodes[by].lives;
-        if let Some(newer) = lives.witnesses.judge(own(node), &claim).map_err(|error| error.to_string())? {
-            lives.file = Some(newer.file());
-            lives.witnesses = newer;
+        let incarnations = &mut self.nodes[by].incarnations;
+        if let Some(newer) = incarnations.table.judge(own(node), &claim).map_err(|error| error.to_string())? {
+            incarnations.file = Some(newer.file());
+            incarnations.table = newer;
         }
-        lives.met.insert((node, claim.boot_id));
+        incarnations.met.insert((node, claim.boot_id));
         Ok(())
     }
 
     fn is_found_out(&mut self, node: usize, by: usize, text: &str) {
-        if !self.nodes[node].lives.is_copy {
+        if !self.nodes[node].incarnations.is_copy {
             return self.fail("PX12 false alarm", format!("n{by} takes n{node} for a copy: {text}"));
         }
-        self.nodes[node].lives.vetting.is_copy(text);
+        self.nodes[node].incarnations.fence.is_copy(text);
         self.coverage.note("copy: found out");
         self.return_original(node);
     }
 
     /// An election timeout has passed since a process started.
-    pub fn on_vetted(&mut self, node: usize) {
-        if self.nodes[node].lives.is_copy && self.nodes[node].lives.vetting.copy().is_none() {
-            let known = self.nodes[node].lives.links.keys().any(|other| self.has_met_what_is_lacking(*other, node));
+    pub fn on_fence_ends(&mut self, node: usize) {
+        if self.nodes[node].incarnations.is_copy && self.nodes[node].incarnations.fence.copy().is_none() {
+            let known =
+                self.nodes[node].incarnations.links.keys().any(|other| self.has_met_what_is_lacking(*other, node));
             // Else a node that should have known better has let it in, and the run fails when it speaks.
             if !known {
                 return self.take_away(node, "who could know was not reached");
             }
         }
-        let missing = self.nodes[node].lives.vetting.ends();
+        let missing = self.nodes[node].incarnations.fence.ends();
         if !missing.is_empty() {
-            self.coverage.note("vetting: a node that was not reached is not awaited");
+            self.coverage.note("fence: a node that was not reached is not awaited");
         }
     }
 }
@@ -280,14 +281,14 @@ impl World {
         self.crash_process(node, down);
         let each = &self.nodes[node];
         let Some(store) = each.store.copy(self.plan.seed) else { return };
-        let (file, met) = (each.lives.file.clone(), each.lives.met.clone());
+        let (file, met) = (each.incarnations.file.clone(), each.incarnations.met.clone());
         let other = Disk { store, maps: each.kept_maps.clone(), file, met };
         self.faults.copies.copied = Some(DiskCopy { node, other, aside: Aside::default(), down, others_restart });
         self.coverage.note("copy: made");
         self.schedule(self.now + down + after, Event::PutBack { node });
     }
 
-    /// The copy takes the place of the disk, as soon as everybody knows a life that it lacks.
+    /// The copy takes the place of the disk, as soon as everybody knows a boot id that it lacks.
     pub fn on_put_back(&mut self, node: usize) {
         let Some(copied) =
             self.faults.copies.copied.as_ref().filter(|_| !self.faults.healed && self.nodes[node].may_start())
@@ -295,8 +296,8 @@ impl World {
             return;
         };
         let (down, others_restart) = (copied.down, copied.others_restart);
-        let life = self.nodes[node].store.claim().map(|claim| claim.boot_id);
-        let met = |other: usize| life.is_some_and(|life| self.nodes[other].lives.met.contains(&(node, life)));
+        let boot = self.nodes[node].store.claim().map(|claim| claim.boot_id);
+        let met = |other: usize| boot.is_some_and(|boot| self.nodes[other].incarnations.met.contains(&(node, boot)));
         let knows = |other: usize| standing(own(node), self.nodes[other].process.control.controller.map()).is_ok();
         let others = || (0..self.nodes.len()).filter(|other| *other != node && knows(*other));
         if !self.nodes[node].up || others().next().is_none() || !others().all(met) {
@@ -312,7 +313,7 @@ impl World {
             }
         }
         self.swap(node);
-        self.nodes[node].lives.is_copy = true;
+        self.nodes[node].incarnations.is_copy = true;
         if let Some(copied) = &mut self.faults.copies.copied {
             copied.aside = self.oracle.set_aside(node);
         }
@@ -320,9 +321,9 @@ impl World {
     }
 
     /// Whether a copy is to start later: somebody who knows is on the way.
-    pub fn waits_for_witnesses(&self, node: usize) -> bool {
+    pub fn waits_for_the_others(&self, node: usize) -> bool {
         let each = &self.nodes[node];
-        if !each.lives.is_copy || self.faults.healed {
+        if !each.incarnations.is_copy || self.faults.healed {
             return false;
         }
         let map = each.kept_maps.back().cloned().unwrap_or_default();
@@ -340,13 +341,13 @@ impl World {
 
     /// The disk that the copy was made of is put back, and starts.
     pub fn return_original(&mut self, node: usize) {
-        if !self.nodes[node].lives.is_copy {
+        if !self.nodes[node].incarnations.is_copy {
             return;
         }
         let down = self.faults.copies.copied.as_ref().map_or(MS, |copied| copied.down);
         self.crash_process(node, down);
         self.swap(node);
-        self.nodes[node].lives.is_copy = false;
+        self.nodes[node].incarnations.is_copy = false;
         if let Some(copied) = self.faults.copies.copied.take() {
             self.oracle.put_back(node, copied.aside);
         }
@@ -365,7 +366,7 @@ impl World {
         let each = &mut self.nodes[node];
         std::mem::swap(&mut each.store, &mut copied.other.store);
         std::mem::swap(&mut each.kept_maps, &mut copied.other.maps);
-        std::mem::swap(&mut each.lives.file, &mut copied.other.file);
-        std::mem::swap(&mut each.lives.met, &mut copied.other.met);
+        std::mem::swap(&mut each.incarnations.file, &mut copied.other.file);
+        std::mem::swap(&mut each.incarnations.met, &mut copied.other.met);
     }
 }

@@ -26,36 +26,36 @@ pub enum Event {
     /// A message arrives at a node.
     Peer { from: usize, to: usize, envelope: Envelope },
     /// A replica's deadline.
-    Tick { node: usize, life: u64, at: Nanos },
+    Tick { node: usize, boot: u64, at: Nanos },
     /// A flush ends.
-    Flushed { node: usize, life: u64 },
+    Flushed { node: usize, boot: u64 },
     /// A log came to rest.
-    Idle { node: usize, life: u64 },
+    Idle { node: usize, boot: u64 },
     /// A process starts.
-    Start { node: usize, life: u64 },
+    Start { node: usize, boot: u64 },
     /// The next act of a checkpoint's life.
-    Checkpoint { node: usize, life: u64, group: PartitionId, checkpoint: u64, writing: Writing },
+    Checkpoint { node: usize, boot: u64, group: PartitionId, checkpoint: u64, writing: Writing },
     /// A node is asked for a snapshot.
-    SnapshotAsked { from: usize, node: usize, life: u64, fetch: FetchId, group: PartitionId, least: Instance },
+    SnapshotAsked { from: usize, node: usize, boot: u64, fetch: FetchId, group: PartitionId, least: Instance },
     /// A snapshot is at the node that asked.
-    SnapshotArrived { node: usize, life: u64, fetch: FetchId, group: PartitionId, saved: SavedSnapshot },
+    SnapshotArrived { node: usize, boot: u64, fetch: FetchId, group: PartitionId, saved: SavedSnapshot },
     /// A snapshot did not come.
-    SnapshotPatience { node: usize, life: u64, fetch: FetchId, group: PartitionId },
+    SnapshotPatience { node: usize, boot: u64, fetch: FetchId, group: PartitionId },
     /// The next checkpoint of a removed replica goes.
-    Deleted { node: usize, life: u64, group: PartitionId },
+    Deleted { node: usize, boot: u64, group: PartitionId },
     /// A controller's deadline.
-    ControlTick { node: usize, life: u64, at: Nanos },
+    ControlTick { node: usize, boot: u64, at: Nanos },
     /// The directory was to decide something by now.
-    Undecided { node: usize, life: u64, stream: u32 },
+    Undecided { node: usize, boot: u64, stream: u32 },
     /// Something comes to a controller.
-    Control { node: usize, life: u64, input: ControllerInput },
+    Control { node: usize, boot: u64, input: ControllerInput },
     /// A node is asked for its map.
-    MapAsked { from: usize, node: usize, life: u64 },
+    MapAsked { from: usize, node: usize, boot: u64 },
     /// A node hears of a map, and who leads what as far as the other knows.
-    MapTold { node: usize, life: u64, map: Arc<PartitionMap>, leaders: Vec<(PartitionId, NodeId)> },
+    MapTold { node: usize, boot: u64, map: Arc<PartitionMap>, leaders: Vec<(PartitionId, NodeId)> },
     /// A group's leader is to propose a configuration.
     Configure { node: usize, partition: PartitionId, expected: u64, configuration: Configuration },
-    /// A group's leader is to hand over.
+    /// A group's leader is to transfer its leadership.
     TransferLeader { node: usize, partition: PartitionId, to: NodeId },
     /// A new process is told its number.
     Assign { node: usize, map: Arc<PartitionMap>, by: usize },
@@ -66,7 +66,7 @@ pub enum Event {
     /// A connection attempt ends.
     Opened { line: LineId, ok: bool },
     /// A node hears of the cluster's settings.
-    Settings { node: usize, life: u64 },
+    Settings { node: usize, boot: u64 },
     /// Bytes arrive at a node.
     ToNode { line: LineId, bytes: Bytes },
     /// Bytes arrive at a client.
@@ -74,13 +74,13 @@ pub enum Event {
     /// A client hears that its connection is gone.
     Lost { line: LineId },
     /// A node's machine is told that another node's process has ended.
-    Gone { node: usize, life: u64, gone: usize },
+    Gone { node: usize, boot: u64, gone: usize },
     /// A client's deadline.
     ClientTick { client: usize, at: Nanos },
     /// A client submits more.
     Think { client: usize },
     /// Something comes to a worker from its own node.
-    Mail { node: usize, life: u64, worker: usize, mail: Mail },
+    Mail { node: usize, boot: u64, worker: usize, mail: Mail },
     /// A multicast message arrives at a node.
     MulticastMessage { from: usize, to: usize, message: MulticastMessage },
     /// A fault of the plan begins.
@@ -90,9 +90,9 @@ pub enum Event {
     /// One node hears another one again.
     MendPair { to: usize, from: usize },
     /// A node connects to another one.
-    Greets { node: usize, life: u64, to: usize },
+    Greets { node: usize, boot: u64, to: usize },
     /// A process has waited for the word of the others for long enough.
-    Vetted { node: usize, life: u64 },
+    FenceEnds { node: usize, boot: u64 },
     /// The copy of a disk takes its place.
     PutBack { node: usize },
     /// A slow or full disk is well again.
@@ -103,21 +103,21 @@ impl Event {
     /// The process that it is for; no other one takes it.
     pub fn process(&self) -> Option<(usize, u64)> {
         match *self {
-            Event::Tick { node, life, .. }
-            | Event::Flushed { node, life }
-            | Event::Idle { node, life }
-            | Event::Mail { node, life, .. }
-            | Event::Checkpoint { node, life, .. }
-            | Event::SnapshotArrived { node, life, .. }
-            | Event::SnapshotPatience { node, life, .. }
-            | Event::Deleted { node, life, .. }
-            | Event::Settings { node, life }
-            | Event::ControlTick { node, life, .. }
-            | Event::Control { node, life, .. }
-            | Event::Undecided { node, life, .. }
-            | Event::MapTold { node, life, .. }
-            | Event::Greets { node, life, .. }
-            | Event::Vetted { node, life } => Some((node, life)),
+            Event::Tick { node, boot, .. }
+            | Event::Flushed { node, boot }
+            | Event::Idle { node, boot }
+            | Event::Mail { node, boot, .. }
+            | Event::Checkpoint { node, boot, .. }
+            | Event::SnapshotArrived { node, boot, .. }
+            | Event::SnapshotPatience { node, boot, .. }
+            | Event::Deleted { node, boot, .. }
+            | Event::Settings { node, boot }
+            | Event::ControlTick { node, boot, .. }
+            | Event::Control { node, boot, .. }
+            | Event::Undecided { node, boot, .. }
+            | Event::MapTold { node, boot, .. }
+            | Event::Greets { node, boot, .. }
+            | Event::FenceEnds { node, boot } => Some((node, boot)),
             _ => None,
         }
     }

@@ -36,7 +36,7 @@ pub struct Group {
     pub(super) proposals: BTreeMap<(Instance, Ballot), Batch>,
     /// Replicas whose vote became durable, one bit each.
     pub(super) votes: BTreeMap<(Instance, Ballot), u64>,
-    /// Which process used a ballot: node and life.
+    /// Which process used a ballot: node and boot.
     pub(super) ballots: BTreeMap<Ballot, (usize, u64)>,
     /// Replicas that promised it, durably, and said so, one bit each.
     pub(super) promises: BTreeMap<Ballot, u64>,

@@ -15,7 +15,7 @@
 //! | `control`, `driver` | its map, the replicas that come and go; growing and shrinking, and operators |
 //! | `net`, `damage` | messages on their way, and damaged there |
 //! | `faults` | what goes wrong: its kinds, scenarios, triggers that wait for a moment; how each is made |
-//! | `copies` | disks put back as they were, and what nodes know of each other's lives |
+//! | `copies` | disks put back as they were, and what nodes know of each other's boot ids |
 //! | `clients` | client sessions and their workload |
 //! | [`during`] | what clients get while a cut lasts |
 //! | `observe`, `oracle`, `known`, `groups`, `tickets`, `ledger`, `watermarks`, `positions` | invariants after every step, from the simulator's own knowledge |

@@ -19,7 +19,7 @@ use coppice_ordering::{Lsn, Record, ReplicaId, Time};
 use coppice_server::log::Append;
 
 use super::control::{ControlThread, own};
-use super::copies::Lives;
+use super::copies::Incarnations;
 use super::events::Event;
 use super::plan::{MS, Nanos, Plan};
 use super::store::{Store, WriteState};
@@ -94,13 +94,13 @@ pub struct Node {
     /// Flushes take so much longer.
     pub flush_extra: Nanos,
     /// Counts its processes.
-    pub life: u64,
+    pub boot: u64,
     /// Whether a process runs.
     pub up: bool,
     /// It is a process that waits to be told which node it is.
     pub is_new: bool,
-    /// Which lives of the others it has met, and what they make of its own.
-    pub lives: Lives,
+    /// Which boot ids of the others it has met, and what they make of its own.
+    pub incarnations: Incarnations,
     /// Its clock.
     pub clock: Clock,
     /// It does nothing until then.
@@ -192,9 +192,9 @@ impl Node {
             kept_maps: map.into_iter().collect(),
             damage: Damage::default(),
             flush_extra: 0,
-            life: 0,
+            boot: 0,
             up: false,
-            lives: Lives::default(),
+            incarnations: Incarnations::default(),
             clock,
             paused_until: 0,
             crash: NextCrash::default(),
@@ -207,7 +207,7 @@ impl Node {
     /// What its process knew is gone; what is on its disk stays.
     pub fn forget(&mut self, plan: &Plan) {
         self.process = Process::new(plan);
-        self.lives.forget();
+        self.incarnations.forget();
     }
 
     /// The worker of a group.
@@ -315,8 +315,8 @@ impl World {
         self.carry_out(node, worker, &mut effects);
         self.begin_write(node, false);
         self.arm(node);
-        let life = self.nodes[node].life;
-        if !stepped.is_empty() && self.nodes[node].life == life && self.nodes[node].up {
+        let boot = self.nodes[node].boot;
+        if !stepped.is_empty() && self.nodes[node].boot == boot && self.nodes[node].up {
             self.tell_storage(node, worker);
         }
     }
@@ -341,7 +341,7 @@ impl World {
         each.step(local, input, effects);
         let groups = each.stepped().to_vec();
         if is_heard && !groups.is_empty() {
-            self.coverage.note("rest: a node is lost");
+            self.coverage.note("quiescence: a node is lost");
         }
         if let (Some((low, high)), Some(ballot)) = (query, each.coordinator().leading())
             && each.coordinator().newest_query() != newest
@@ -369,9 +369,9 @@ impl World {
                 effects.rotate_left(cut);
             }
         }
-        let life = self.nodes[node].life;
+        let boot = self.nodes[node].boot;
         for effect in effects.drain(..).chain(watches) {
-            if self.nodes[node].life != life || !self.nodes[node].up {
+            if self.nodes[node].boot != boot || !self.nodes[node].up {
                 continue;
             }
             if matches!(effect, Effect::Note(..) | Effect::QueryEnded { .. }) {
@@ -496,13 +496,13 @@ impl World {
         let disk = &self.plan.disk;
         let (min, spread) = (disk.flush_min, disk.flush_max - disk.flush_min);
         let took = min + self.draws.disk.below(spread as usize + 1) as Nanos + self.nodes[node].flush_extra;
-        let life = self.nodes[node].life;
-        self.schedule(self.now + took, Event::Flushed { node, life });
+        let boot = self.nodes[node].boot;
+        self.schedule(self.now + took, Event::Flushed { node, boot });
     }
 
     /// The flush of a node's write ends.
     pub fn on_flushed(&mut self, node: usize) {
-        let life = self.nodes[node].life;
+        let boot = self.nodes[node].boot;
         match self.nodes[node].store.finish() {
             WriteState::Durable(appends) => {
                 let mut groups: BTreeMap<PartitionId, coppice_ordering::Lsn> = BTreeMap::new();
@@ -526,20 +526,20 @@ impl World {
                 }
                 self.nodes[node].process.log_is_stuck = false;
                 for (group, lsn) in groups {
-                    if self.nodes[node].life == life && self.nodes[node].up {
+                    if self.nodes[node].boot == boot && self.nodes[node].up {
                         let worker = self.nodes[node].owner(group);
                         self.input(node, worker, Input::Persisted { group, lsn });
                     }
                 }
-                if self.nodes[node].life == life {
+                if self.nodes[node].boot == boot {
                     self.begin_write(node, false);
-                    self.schedule(self.now + IDLE, Event::Idle { node, life });
+                    self.schedule(self.now + IDLE, Event::Idle { node, boot });
                 }
             }
             WriteState::Full => {
                 self.coverage.note("log: finds no room, and waits");
                 self.nodes[node].process.log_is_stuck = true;
-                self.schedule(self.now + FULL_RETRY, Event::Flushed { node, life });
+                self.schedule(self.now + FULL_RETRY, Event::Flushed { node, boot });
             }
             // Poisoned: the process stops, and is started again.
             WriteState::Failed => {
@@ -553,10 +553,10 @@ impl World {
     pub fn on_tick(&mut self, node: usize) {
         self.nodes[node].tick_at = None;
         let local = self.nodes[node].clock.local(self.now);
-        let life = self.nodes[node].life;
+        let boot = self.nodes[node].boot;
         for worker in 0..self.nodes[node].process.workers.len() {
             let due = self.nodes[node].process.workers[worker].deadline().is_some_and(|deadline| deadline <= local);
-            if due && self.nodes[node].life == life && self.nodes[node].up {
+            if due && self.nodes[node].boot == boot && self.nodes[node].up {
                 self.input(node, worker, Input::Tick);
             }
         }
@@ -571,8 +571,8 @@ impl World {
         let at = each.clock.when(deadline).max(now);
         if each.up && each.tick_at.is_none_or(|before| at < before) {
             each.tick_at = Some(at);
-            let life = each.life;
-            self.schedule(at, Event::Tick { node, life, at });
+            let boot = each.boot;
+            self.schedule(at, Event::Tick { node, boot, at });
         }
     }
 

@@ -56,7 +56,7 @@ impl World {
     }
 
     fn writes_and_sends(&mut self, node: usize, effects: &[Effect]) -> Found {
-        let process = (node, self.nodes[node].life);
+        let process = (node, self.nodes[node].boot);
         for effect in effects {
             match effect {
                 Effect::Persist { group, record, .. } => {
@@ -183,7 +183,7 @@ impl World {
         let at = self.nodes[node].group(group).and_then(|host| host.nodes.get(&to).copied());
         match at.is_some_and(|at| self.is_known_to_have_room(node, at)) {
             true => Ok(()),
-            false => broken("ST10 an heir without room", format!("n{node}.{group} hands over to {to}")),
+            false => broken("ST10 a successor without space", format!("n{node}.{group} transfers to {to}")),
         }
     }
 

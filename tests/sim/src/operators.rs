@@ -62,8 +62,8 @@ impl World {
         if std::mem::take(&mut self.nodes[node].damage.is_lost) {
             // The empty process is told that it is the node whose disk is lost.
             let clock = self.nodes[node].clock;
-            let life = self.nodes[node].life;
-            self.nodes[node] = Node { life, ..Node::new(&self.plan, node, clock, None) };
+            let boot = self.nodes[node].boot;
+            self.nodes[node] = Node { boot, ..Node::new(&self.plan, node, clock, None) };
         }
         let each = &mut self.nodes[node];
         if std::mem::take(&mut each.is_new) {
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// The node that leads a group tunes it, as its autopilot does.
+    /// The node that leads a group tunes it, as its tuning does.
     pub fn tune(&mut self, group: PartitionId, batch_bytes_max: usize, window: u32, window_bytes_max: usize) {
         let node = self.node_of(Target::Leader(group.0));
         let Some(host) = self.nodes[node].group_mut(group) else { return };
@@ -127,8 +127,8 @@ impl World {
 
     /// This node hears of the settings, later.
     pub fn tell_settings(&mut self, node: usize) {
-        let (life, wait) = (self.nodes[node].life, self.draws.told.below(TOLD_MAX as usize) as Nanos);
-        self.schedule(self.now + wait, Event::Settings { node, life });
+        let (boot, wait) = (self.nodes[node].boot, self.draws.told.below(TOLD_MAX as usize) as Nanos);
+        self.schedule(self.now + wait, Event::Settings { node, boot });
     }
 
     /// This node hears of the settings, now.

@@ -267,7 +267,7 @@ impl Oracle {
     /// What a replica is about to say, whose newest checkpoint is `saved`.
     pub(super) fn sends(
         &mut self,
-        (node, life): (usize, u64),
+        (node, boot): (usize, u64),
         id: (PartitionId, ReplicaId),
         saved: impl Fn() -> Instance,
         message: &Message,
@@ -280,8 +280,8 @@ impl Oracle {
                 if known.promised < m.ballot {
                     return broken("I2 round not durable", format!("n{node}.{group} uses {}", m.ballot));
                 }
-                let user = *state.ballots.entry(m.ballot).or_insert((node, life));
-                if user != (node, life) {
+                let user = *state.ballots.entry(m.ballot).or_insert((node, boot));
+                if user != (node, boot) {
                     return broken("I1 ballot used twice", format!("n{node}.{group} uses {} again", m.ballot));
                 }
             }

@@ -143,10 +143,10 @@ impl World {
             (each.crash, each.flush_extra) = (NextCrash::default(), 0);
             each.store.set_room(None);
             each.store.spare();
-            let life = each.life;
+            let boot = each.boot;
             match (self.nodes[node].up, self.faults.stays_down >> node & 1 == 1) {
                 (true, true) => self.crash(node, 0),
-                (false, false) if self.nodes[node].may_start() => self.schedule(now, Event::Start { node, life }),
+                (false, false) if self.nodes[node].may_start() => self.schedule(now, Event::Start { node, boot }),
                 _ => {}
             }
             self.arm(node);

@@ -57,7 +57,7 @@ impl World {
             self.coverage.note("crash: the newest map is lost");
             each.kept_maps.pop_back();
         }
-        each.life += 1;
+        each.boot += 1;
         each.groups().for_each(|(_, host)| self.coverage.ends(host.replica.paxos().counters()));
         self.faults.crashes += u64::from(!self.faults.healed);
         each.up = false;
@@ -68,8 +68,8 @@ impl World {
         if !power {
             self.close_links(node);
         }
-        let life = self.nodes[node].life;
-        self.schedule(self.now + down, Event::Start { node, life });
+        let boot = self.nodes[node].boot;
+        self.schedule(self.now + down, Event::Start { node, boot });
     }
 
     /// A process starts, from what its disk holds.
@@ -98,7 +98,7 @@ impl World {
         self.nodes[node].forget(&self.plan);
         self.nodes[node].up = true;
         self.begin_greeting(node);
-        let life = self.nodes[node].life;
+        let boot = self.nodes[node].boot;
         self.tell(node, controller::Input::Identity(own(node)));
         self.tell_controller_settings(node);
         for (group, replay) in replay.groups {
@@ -106,12 +106,12 @@ impl World {
                 return self.fail("recovery", format!("n{node}.{group} does not start: {error}"));
             }
         }
-        if self.nodes[node].life == life
+        if self.nodes[node].boot == boot
             && let Some(map) = self.nodes[node].kept_maps.back().cloned()
         {
             self.adopt(node, &map);
         }
-        if self.nodes[node].life == life {
+        if self.nodes[node].boot == boot {
             self.begin_write(node, false);
             self.arm(node);
             self.tell_settings(node);
@@ -234,12 +234,12 @@ impl World {
 
     /// A worker lets the other nodes hear that its node lives, and hears of them.
     pub fn detect_failures(&mut self, node: usize, worker: usize) {
-        let life = self.nodes[node].life;
+        let boot = self.nodes[node].boot;
         for other in 0..self.nodes.len() {
             let listens = self.nodes[other].up && self.net.hears(other, node) && other != node;
             if listens {
                 let at = self.nodes[other].clock.local(self.now);
-                self.nodes[other].process.heard.insert(own(node), LastHeard { at, life });
+                self.nodes[other].process.heard.insert(own(node), LastHeard { at, life: boot });
             }
         }
         let heard = self.nodes[node].process.heard.iter().map(|(&node, &heard)| (node, heard)).collect();
@@ -251,24 +251,24 @@ impl World {
     pub fn close_links(&mut self, gone: usize) {
         for node in (0..self.nodes.len()).filter(|node| *node != gone) {
             if self.nodes[node].up && self.net.hears(node, gone) && self.net.hears(gone, node) {
-                let (life, after) = (self.nodes[node].life, REFUSED_AFTER + self.net.delay());
-                self.schedule(self.now + after, Event::Gone { node, life, gone });
+                let (boot, after) = (self.nodes[node].boot, REFUSED_AFTER + self.net.delay());
+                self.schedule(self.now + after, Event::Gone { node, boot, gone });
             }
         }
     }
 
     /// The groups of a node are told that the process of another one has ended, if it has not begun anew meanwhile.
-    pub fn on_gone(&mut self, node: usize, life: u64, gone: usize) {
-        if self.nodes[node].life == life && self.nodes[node].up && !self.nodes[gone].up {
+    pub fn on_gone(&mut self, node: usize, boot: u64, gone: usize) {
+        if self.nodes[node].boot == boot && self.nodes[node].up && !self.nodes[gone].up {
             self.coverage.note("a node is told that another one's process ended");
             self.tell_workers(node, || Input::Gone(own(gone)));
         }
     }
 
     fn tell_workers(&mut self, node: usize, input: impl Fn() -> Input) {
-        let life = self.nodes[node].life;
+        let boot = self.nodes[node].boot;
         for worker in 0..self.nodes[node].process.workers.len() {
-            if self.nodes[node].life == life {
+            if self.nodes[node].boot == boot {
                 self.input(node, worker, input());
             }
         }

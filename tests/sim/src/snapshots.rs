@@ -43,8 +43,8 @@ impl World {
         let took = self.draws.disk.below(self.plan.disk.snapshot_max as usize) as Nanos;
         match self.nodes[node].store.begin_checkpoint(group, saved) {
             Ok(checkpoint) => {
-                let (life, at) = (self.nodes[node].life, self.now + took);
-                self.schedule(at, Event::Checkpoint { node, life, group, checkpoint, writing });
+                let (boot, at) = (self.nodes[node].boot, self.now + took);
+                self.schedule(at, Event::Checkpoint { node, boot, group, checkpoint, writing });
             }
             Err(Refused::Present) => {
                 self.coverage.note("checkpoint: there is one of this instance");
@@ -65,13 +65,13 @@ impl World {
     /// The next act of a checkpoint's life; a node that is about to crash may do so before it.
     pub fn on_checkpoint(&mut self, node: usize, group: PartitionId, checkpoint: u64, writing: Writing) {
         if self.is_doomed(node) {
-            return self.coverage.note("crash: between two acts of a checkpoint's life");
+            return self.coverage.note("crash: between two acts of a checkpoint's boot");
         }
         match self.nodes[node].store.proceed(checkpoint) {
             Stage::Going => {
                 let took = self.draws.acts.below(self.plan.disk.flush_max as usize + 1) as Nanos;
-                let (life, at) = (self.nodes[node].life, self.now + took);
-                self.schedule(at, Event::Checkpoint { node, life, group, checkpoint, writing });
+                let (boot, at) = (self.nodes[node].boot, self.now + took);
+                self.schedule(at, Event::Checkpoint { node, boot, group, checkpoint, writing });
             }
             Stage::Done(trim_upto) => {
                 // Its size is nobody's concern here: 0 bytes change nothing of when the next one is due.
@@ -128,18 +128,18 @@ impl World {
 impl World {
     /// Asks another node for a snapshot that reaches so far.
     pub fn fetch(&mut self, node: usize, fetch: FetchId, group: PartitionId, from: NodeId, least: Instance) {
-        let (life, from) = (self.nodes[node].life, place(from));
+        let (boot, from) = (self.nodes[node].boot, place(from));
         self.nodes[node].process.control.fetches.insert(fetch);
-        self.schedule(self.now + SNAPSHOT_PATIENCE, Event::SnapshotPatience { node, life, fetch, group });
+        self.schedule(self.now + SNAPSHOT_PATIENCE, Event::SnapshotPatience { node, boot, fetch, group });
         let delay = self.net.delay();
-        self.schedule(self.now + delay, Event::SnapshotAsked { from, node, life, fetch, group, least });
+        self.schedule(self.now + delay, Event::SnapshotAsked { from, node, boot, fetch, group, least });
     }
 
     /// Another node asks for a snapshot.
     pub fn on_snapshot_asked(
         &mut self,
         from: usize,
-        (node, life, fetch): (usize, u64, FetchId),
+        (node, boot, fetch): (usize, u64, FetchId),
         group: PartitionId,
         least: Instance,
     ) {
@@ -155,7 +155,7 @@ impl World {
         let found = self.oracle.check_snapshot(group, &saved);
         self.expect(found);
         let took = self.net.delay() + self.draws.disk.below(self.plan.disk.snapshot_max as usize) as Nanos;
-        self.schedule(self.now + took, Event::SnapshotArrived { node, life, fetch, group, saved });
+        self.schedule(self.now + took, Event::SnapshotArrived { node, boot, fetch, group, saved });
     }
 
     /// A snapshot of another node is here; it is kept as a checkpoint before anything is made of it, if it is wanted.
@@ -203,8 +203,8 @@ impl World {
     /// It took too long; one that is on its way to the disk is waited for.
     pub fn on_snapshot_patience(&mut self, node: usize, fetch: FetchId, group: PartitionId) {
         if self.nodes[node].process.control.fetches.contains(&fetch) && self.nodes[node].store.is_checkpointing(group) {
-            let (life, at) = (self.nodes[node].life, self.now + SNAPSHOT_PATIENCE);
-            return self.schedule(at, Event::SnapshotPatience { node, life, fetch, group });
+            let (boot, at) = (self.nodes[node].boot, self.now + SNAPSHOT_PATIENCE);
+            return self.schedule(at, Event::SnapshotPatience { node, boot, fetch, group });
         }
         self.end_fetch(node, fetch, None);
     }

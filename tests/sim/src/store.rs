@@ -95,8 +95,8 @@ pub struct Store {
     start_random: Random,
     /// What the newest start says of its log.
     claim: Option<IncarnationClaim>,
-    /// The lives of all starts, oldest first.
-    lives: Vec<u64>,
+    /// The boot ids of all starts, oldest first.
+    boots: Vec<u64>,
 }
 
 fn drawn(random: &mut Random) -> StartNonces {
@@ -136,7 +136,7 @@ impl Store {
             checkpoint_random: random(plan.seed, Purpose::Checkpoints, node as u64),
             start_random,
             claim: None,
-            lives: Vec::new(),
+            boots: Vec::new(),
         }
     }
 
@@ -153,9 +153,9 @@ impl Store {
             writing: None,
             checkpoints: self.checkpoints.clone(),
             checkpoint_random: self.checkpoint_random.clone(),
-            // Its starts draw other lives.
+            // Its starts draw other boot ids.
             start_random: random(seed, Purpose::Starts, 1_000 + node),
-            lives: self.lives.clone(),
+            boots: self.boots.clone(),
             ..*self
         })
     }
@@ -165,9 +165,9 @@ impl Store {
         self.claim
     }
 
-    /// The lives of all starts that opened this disk, or the one that it is a copy of.
-    pub fn lives(&self) -> &[u64] {
-        &self.lives
+    /// The boot ids of all starts that opened this disk, or the one that it is a copy of.
+    pub fn boots(&self) -> &[u64] {
+        &self.boots
     }
 
     /// How far its log is durable.
@@ -205,9 +205,9 @@ impl Store {
         let opened = found.open(self.disk.clone(), drawn(&mut self.start_random), self.geometry, false);
         self.disk.0.borrow_mut().cut_at = None;
         let Ok(engine) = opened else { return Ok(None) };
-        let (life, past) = engine.core().boot_ids();
-        self.claim = Some(IncarnationClaim::new(identity.incarnation, life, past, engine.core().durable()));
-        self.lives.push(life);
+        let (boot, past) = engine.core().boot_ids();
+        self.claim = Some(IncarnationClaim::new(identity.incarnation, boot, past, engine.core().durable()));
+        self.boots.push(boot);
         self.engine = Some(engine);
         self.identity = identity;
         self.checkpoints.open();

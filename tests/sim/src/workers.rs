@@ -96,11 +96,11 @@ impl World {
             Mail::Greeted(_) => true,
         };
         let after = self.net.between_threads();
-        let life = self.nodes[node].life;
+        let boot = self.nodes[node].boot;
         let last = self.nodes[node].process.mailed.entry((worker, is_for_clients)).or_default();
         *last = (self.now + after).max(*last);
         let at = *last;
-        self.schedule(at, Event::Mail { node, life, worker, mail });
+        self.schedule(at, Event::Mail { node, boot, worker, mail });
     }
 
     /// It is there; a queue that is full has lost it.

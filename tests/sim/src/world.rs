@@ -202,9 +202,9 @@ impl World {
 
     pub(super) fn happen(&mut self, event: Event) {
         self.net.now = self.now;
-        if let Some((node, life)) = event.process() {
+        if let Some((node, boot)) = event.process() {
             let each = &self.nodes[node];
-            if !each.up || each.life != life {
+            if !each.up || each.boot != boot {
                 return;
             }
             if each.paused_until > self.now {
@@ -233,11 +233,11 @@ impl World {
             Event::Mail { node, worker, mail, .. } => self.on_mail(node, worker, mail),
             Event::Flushed { node, .. } => self.on_flushed(node),
             Event::Idle { node, .. } => self.begin_write(node, true),
-            Event::Start { node, life } => {
+            Event::Start { node, boot } => {
                 let each = &self.nodes[node];
-                if !each.up && each.life == life && each.may_start() && self.faults.stays_down >> node & 1 == 0 {
-                    if self.waits_for_witnesses(node) {
-                        return self.schedule(self.now + 100 * MS, Event::Start { node, life });
+                if !each.up && each.boot == boot && each.may_start() && self.faults.stays_down >> node & 1 == 0 {
+                    if self.waits_for_the_others(node) {
+                        return self.schedule(self.now + 100 * MS, Event::Start { node, boot });
                     }
                     self.start(node);
                 }
@@ -245,8 +245,8 @@ impl World {
             Event::Checkpoint { node, group, checkpoint, writing, .. } => {
                 self.on_checkpoint(node, group, checkpoint, writing);
             }
-            Event::SnapshotAsked { from, node, life, fetch, group, least } => {
-                self.on_snapshot_asked(from, (node, life, fetch), group, least);
+            Event::SnapshotAsked { from, node, boot, fetch, group, least } => {
+                self.on_snapshot_asked(from, (node, boot, fetch), group, least);
             }
             Event::SnapshotArrived { node, fetch, group, saved, .. } => {
                 self.on_snapshot_arrived(node, fetch, group, saved);
@@ -255,12 +255,12 @@ impl World {
             Event::Deleted { node, group, .. } => self.on_deleted(node, group),
             Event::Settings { node, .. } => self.on_settings(node),
             Event::Greets { node, to, .. } => self.on_greets(node, to),
-            Event::Vetted { node, .. } => self.on_vetted(node),
+            Event::FenceEnds { node, .. } => self.on_fence_ends(node),
             Event::PutBack { node } => self.on_put_back(node),
             Event::ControlTick { node, at, .. } => self.on_control_tick(node, at),
             Event::Control { node, input, .. } => self.tell(node, input.0),
             Event::Undecided { node, stream, .. } => self.on_undecided(node, stream),
-            Event::MapAsked { from, node, life } => self.on_map_asked(from, node, life),
+            Event::MapAsked { from, node, boot } => self.on_map_asked(from, node, boot),
             Event::MapTold { node, map, leaders, .. } => self.on_map_told(node, &map, leaders),
             Event::ToNode { line, bytes } => {
                 let (node, late) = self.lines.open.get(&line).map_or((0, 0), |line| (line.node, line.late_until));
@@ -280,7 +280,7 @@ impl World {
             Event::Opened { line, ok } => self.on_opened(line, ok),
             Event::ToClient { line, bytes } => self.client_receives(line, &bytes),
             Event::Lost { line } => self.on_lost(line),
-            Event::Gone { node, life, gone } => self.on_gone(node, life, gone),
+            Event::Gone { node, boot, gone } => self.on_gone(node, boot, gone),
             Event::ClientTick { client, at } => self.on_client_tick(client, at),
             Event::Think { client } => self.think(client),
             Event::Configure { node, partition, expected, configuration } => {

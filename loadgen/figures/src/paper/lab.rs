@@ -26,13 +26,13 @@ pub const COLUMNS: [(&str, &str); 12] = [
     ("model_window", name::MODEL_WINDOW),
 ];
 
-/// What the autopilot gets before it is measured (papers.md A13).
+/// What tuning gets before it is measured (papers.md A13).
 const SETTLE: Duration = Duration::from_secs(20);
 
 /// Of a point, everything but its measurement takes no longer, even if a slow link has to be emptied first.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One round of a heat over links: batches of one size of command, one link and one window, or the autopilot.
+/// One round of a heat over links: batches of one size of command, one link and one window, or tuning.
 ///
 /// # Errors
 /// In words: the program failed, or wrote something else than what was asked for.
@@ -51,7 +51,7 @@ pub fn race(heat: &Heat, lab: &Path, ground: &Ground<'_>) -> Result<Vec<Reading>
     ground.site.run("lab", command, limit)?;
     let text = std::fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
     let rows = rows(&text)?;
-    let settings = if spots.iter().any(|spot| spot.batch_bytes.is_none()) { "autopilot" } else { "grid" };
+    let settings = if spots.iter().any(|spot| spot.batch_bytes.is_none()) { "tuning" } else { "grid" };
     let measured: Vec<&Row<'_>> = rows.iter().filter(|row| row.text("settings") == Some(settings)).collect();
     if measured.len() != spots.len() {
         return Err(format!("coppice-lab measured {} points of {}", measured.len(), spots.len()));
@@ -72,7 +72,7 @@ fn flags(spots: &[&Spot], hold: Duration) -> Result<Vec<String>, String> {
             (batches.collect::<Vec<_>>().join(","), "none")
         }
         // The grid needs a point: one that is quickly measured.
-        None => ("65536".to_owned(), "autopilot"),
+        None => ("65536".to_owned(), "tuning"),
     };
     let Spot { link, size, window, .. } = first;
     let words = [
@@ -138,7 +138,7 @@ mod tests {
             line(&[&small, &large]).unwrap(),
             "grid --links wan --sizes 1024 --windows 5 --batch-bytes 1024,65536 --also none --hold 4s --settle 20s"
         );
-        assert!(line(&[&tuned]).unwrap().contains("--also autopilot"));
+        assert!(line(&[&tuned]).unwrap().contains("--also tuning"));
         assert!(line(&[&small, &spot(2, Some(1_024))]).is_err() && line(&[]).is_err());
     }
 

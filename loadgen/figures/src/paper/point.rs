@@ -167,7 +167,7 @@ pub struct Spot {
     pub size: u64,
     /// Undecided instances.
     pub window: u32,
-    /// Bytes of a batch; none: batch and window are the autopilot's.
+    /// Bytes of a batch; none: batch and window are tuning's.
     pub batch_bytes: Option<u64>,
 }
 
@@ -176,7 +176,7 @@ impl fmt::Display for Spot {
         let Spot { link, size, window, batch_bytes } = self;
         match batch_bytes {
             Some(bytes) => write!(f, "{link}, commands of {size} B, batches of {bytes} B, window {window}"),
-            None => write!(f, "{link}, commands of {size} B, autopilot"),
+            None => write!(f, "{link}, commands of {size} B, tuning"),
         }
     }
 }

@@ -227,7 +227,7 @@ fn by_window(grid: Grid) -> Figure {
         let tuned = Value::Of(grid.tuned(size), name::COMMANDS);
         let ends = [grid.windows[0], grid.windows[grid.windows.len() - 1]];
         let points = ends.map(|window| (f64::from(window), tuned.clone())).to_vec();
-        lines.push(Line { name: "autopilot".to_owned(), colour: batches.len(), dash: 1, points });
+        lines.push(Line { name: "tuning".to_owned(), colour: batches.len(), dash: 1, points });
         rates(["Commands of 128 B", "Commands of 1 KB", "Commands of 8 KB"][at], WINDOW, lines)
     };
     let unbatched = |at: usize| {
@@ -242,8 +242,8 @@ fn by_window(grid: Grid) -> Figure {
         let (what, paper) =
             (format!("{size}: best of windows with one command a batch / best"), ["below 1", "below 1", "1"]);
         checks.push(check(what, paper[at], unbatched(at), Goal::None));
-        checks.push(check(format!("{size}: autopilot / best"), "not there", tuned(at), Goal::AtLeast(0.95)));
-        let what = format!("{size}: times that the autopilot overflowed a link");
+        checks.push(check(format!("{size}: tuning / best"), "not there", tuned(at), Goal::AtLeast(0.95)));
+        let what = format!("{size}: times that tuning overflowed a link");
         checks.push(Check { unit: "", ..check(what, "not there", congested(at), Goal::AtMost(0.0)) });
     }
     Figure {
@@ -251,7 +251,7 @@ fn by_window(grid: Grid) -> Figure {
         title: "Figure 8: throughput by window, WAN (10 Mbit/s, 50 ms)",
         paper: "A larger window reaches the maximum with smaller batches; pipelining alone reaches it at 8 KB only, \
                 from window 15. The larger the batch, the smaller the window at which throughput collapses.",
-        ours: "The points of figure 7 again, and the autopilot, which the paper does not have: 20 s after it was \
+        ours: "The points of figure 7 again, and tuning, which the paper does not have: 20 s after it was \
                turned on, under load. It is drawn over all windows, since it chooses its own.",
         heats: grid.heats().into_iter().chain(grid.all_tuned()).collect(),
         panels: [0, 1, 2].map(panel).to_vec(),

@@ -1,4 +1,4 @@
-//! What a replica measures of its own batches, for the metrics and the autopilot (papers.md A12).
+//! What a replica measures of its own batches, for the metrics and tuning (papers.md A12).
 
 use std::collections::VecDeque;
 use std::time::Duration;

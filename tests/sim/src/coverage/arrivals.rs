@@ -20,7 +20,7 @@ impl Coverage {
             self.stranger(message);
         }
         if matches!(message, Message::Heartbeat(m) if !m.quiesce.is_zero()) {
-            self.note("rest: a leader tells of it");
+            self.note("quiescence: a leader tells of it");
         }
         match message {
             Message::PreVote(_) if leads => self.note("pre-vote: asked of a leader"),
@@ -32,7 +32,7 @@ impl Coverage {
             Message::PreVoteReply(m) if m.decided_upto > decided => self.note("pre-vote: tells of decisions"),
             Message::Phase1a(m) if m.ballot < ballot => self.note("phase 1: asked in an old ballot"),
             Message::Phase1a(m) if m.ballot == paxos.promised() => self.note("phase 1: asked again"),
-            Message::Phase1a(m) if m.transfer.is_some() => self.note("phase 1: asked by an heir"),
+            Message::Phase1a(m) if m.transfer.is_some() => self.note("phase 1: asked by a successor"),
             Message::Phase1a(_) if leads => self.note("phase 1: asked of a leader"),
             Message::Phase1a(m) if m.from <= paxos.trimmed_upto() => self.note("phase 1: asked below the trim point"),
             Message::Phase1a(m) if m.from <= decided => self.note("phase 1: asked by one that is behind"),
@@ -145,8 +145,8 @@ impl Coverage {
             Message::ReadPosition(_) if leads => self.note("position: asked of a leader"),
             Message::ReadPosition(_) => self.note("position: asked of one that does not lead"),
             Message::ReadPositionReply(m) if m.position > decided => self.note("position: above what is decided here"),
-            Message::TransferLeader(m) if m.ballot < ballot => self.note("hand over: in an old ballot"),
-            Message::TransferLeader(_) => self.note("hand over: asked to lead"),
+            Message::TransferLeader(m) if m.ballot < ballot => self.note("transfer: in an old ballot"),
+            Message::TransferLeader(_) => self.note("transfer: asked to lead"),
             _ => {}
         }
     }

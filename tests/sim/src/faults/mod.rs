@@ -117,7 +117,7 @@ pub enum Kind {
         /// How far.
         by: Nanos,
     },
-    /// A leader is asked to hand over.
+    /// A leader is asked to transfer its leadership.
     Transfer {
         /// Which group.
         group: u32,
@@ -287,7 +287,7 @@ pub enum Kind {
         /// A session that ordered nothing for so many instances ends.
         expiry_instances: u64,
     },
-    /// The autopilot of a leader sets other batches and another window for its group.
+    /// Tuning of a leader sets other batches and another window for its group.
     Tune {
         /// Which group.
         group: u32,
