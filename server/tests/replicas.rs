@@ -7,6 +7,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -321,9 +322,20 @@ impl World {
 }
 
 #[test]
+fn replicas_that_speculate_and_one_that_does_not_agree() {
+    agree(0..50);
+}
+
+#[test]
+#[ignore = "long: 150 seeds"]
 fn replicas_that_speculate_and_one_that_does_not_agree_at_every_instance() {
+    agree(0..150);
+}
+
+fn agree(seeds: Range<u64>) {
+    let least = 20 * seeds.end / 3;
     let (mut rollbacks, mut decided, mut repeats, mut answered, mut reads) = (0, 0, 0, 0, 0);
-    for seed in 0..150 {
+    for seed in seeds {
         let mut world = World::new(seed);
         world.run(4_000);
         rollbacks += world.rollbacks;
@@ -333,9 +345,12 @@ fn replicas_that_speculate_and_one_that_does_not_agree_at_every_instance() {
         reads += world.check_reads();
     }
     println!("{decided} instances, {answered} answers, {repeats} repeats, {reads} reads, {rollbacks} rollbacks");
-    assert!(rollbacks > 20, "the schedules must overwrite executed batches: {rollbacks}");
-    assert!(decided > 2_000 && answered > 1_000 && repeats > 1_000, "{decided} {answered} {repeats}");
-    assert!(reads > 1_000, "{reads} reads");
+    assert!(rollbacks as u64 > least / 50, "the schedules must overwrite executed batches: {rollbacks}");
+    assert!(
+        decided as u64 > 2 * least && answered as u64 > least && repeats as u64 > least,
+        "{decided} {answered} {repeats}"
+    );
+    assert!(reads as u64 > least, "{reads} reads");
 }
 
 #[cfg(feature = "mutants")]

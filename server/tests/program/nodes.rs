@@ -166,6 +166,7 @@ fn an_orderly_stop_exits_0_and_loses_nothing() {
 }
 
 #[test]
+#[ignore = "long: waits for what is paused"]
 fn a_paused_node_is_missed_and_comes_back_right() {
     let cluster = Cluster::formed(3, "");
     assert_eq!(cluster.run(&["put", "a", "1"]).code, 0);

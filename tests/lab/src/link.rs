@@ -236,7 +236,7 @@ mod tests {
     fn volumes_of_more_than_the_queue_collapse_to_a_tenth_and_smaller_ones_keep_the_rate() {
         // papers.md A14, A15. That many batches of that many KiB are under way all the time.
         let rate = Shape::WAN.rate as f64;
-        for (batches, kib) in [(5, 256), (20, 64)] {
+        for (batches, kib) in [(5, 256)] {
             let (got, carried) = closed_loop(Shape::WAN, batches, kib << 10);
             let share = got / rate;
             assert!((0.098..0.102).contains(&share), "({batches}, {kib} KiB): {share} of the rate");

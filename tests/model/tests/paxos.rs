@@ -29,6 +29,7 @@ fn every_order_of_small_groups_decides_one_value() {
 }
 
 #[test]
+#[ignore = "long: a world of many states"]
 fn a_lost_disk_under_its_old_id_decides_twice() {
     let found = search(&world("a lost disk under its old id"));
     let (why, _) = found.violation.expect("a violation");
