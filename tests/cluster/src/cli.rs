@@ -32,6 +32,9 @@ enum Command {
         /// Fuzz each decoder with so many images, and whole nodes with a thousandth of that, in a release build.
         #[arg(long)]
         count: Option<u64>,
+        /// The tests of all rows ran already, with `cargo test`: only the hostile clients are left
+        #[arg(long, conflicts_with = "count")]
+        tests_ran: bool,
     },
 }
 
@@ -43,8 +46,8 @@ pub fn main() -> ExitCode {
         Command::Fairness(arguments) => {
             crate::fairness::run(&arguments).map(|failed| if failed == 0 { 0 } else { FAILED })
         }
-        Command::Security { strict, count } => {
-            super::security::run(count).map(|(failed, skipped)| match (failed, skipped) {
+        Command::Security { strict, count, tests_ran } => {
+            super::security::run(count, tests_ran).map(|(failed, skipped)| match (failed, skipped) {
                 (0, 0) => 0,
                 (0, _) if !strict => 0,
                 _ => FAILED,
