@@ -69,7 +69,9 @@ impl World {
         let each = &self.nodes[node];
         let still = led.into_iter().find(|&(group, ballot)| {
             let replica = each.group(group).map(|host| &host.replica);
-            replica.is_some_and(|replica| replica.is_leading() && replica.paxos().promised() == ballot)
+            let leads = replica.is_some_and(|replica| replica.is_leading() && replica.paxos().promised() == ballot);
+            // One that is removed goes, whether it leads or not.
+            leads && each.process.control.controller.replicas().running().contains_key(&group)
         });
         if let Some((group, _)) = still.filter(|_| is_early) {
             self.fail("stop", format!("n{node} stops while it leads {group}, which another node could lead"));
