@@ -101,8 +101,8 @@ fn the_leader_at_one_end_of_a_range_is_asked_the_same_end_by_one_session() {
         }
         let first = [2, 3, 1].repeat(4);
         let last: Vec<u32> = first.iter().map(|node| node % 3 + 1).collect();
-        assert!(run.world.gatherers == first || run.world.gatherers == last, "{:?}", run.world.gatherers);
-        ends[usize::from(run.world.gatherers == last)] += 1;
+        assert!(run.world.collecting == first || run.world.collecting == last, "{:?}", run.world.collecting);
+        ends[usize::from(run.world.collecting == last)] += 1;
     }
     assert!(ends.iter().all(|sessions| *sessions >= 5), "{ends:?}");
 }

@@ -119,7 +119,7 @@ pub struct World {
     /// Nodes read ranges over several partitions.
     pub server_collects: bool,
     /// The nodes that were asked to, in turn.
-    pub gatherers: Vec<u32>,
+    pub collecting: Vec<u32>,
 }
 
 pub const CLUSTER: ClusterId = ClusterId(0x00c0_ffee);
@@ -166,7 +166,7 @@ impl World {
             validates: true,
             terse: false,
             server_collects: false,
-            gatherers: Vec::new(),
+            collecting: Vec::new(),
         }
     }
 

@@ -279,7 +279,7 @@ impl World {
 
     /// Every node has all partitions, and the world has one state: what is there now is one moment.
     fn on_collect(&mut self, node: u32, connection: ConnectionId, stream: u32, range: CollectRequest) {
-        self.gatherers.push(node);
+        self.collecting.push(node);
         let mut parts = Vec::with_capacity(range.parts.len());
         for (at, (id, low)) in range.parts.iter().enumerate() {
             let (_, high) = range.bounds(at);

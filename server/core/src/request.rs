@@ -33,7 +33,7 @@ pub enum Origin {
         /// The request, as that counts them.
         number: u32,
     },
-    /// A double collect of a worker (`crate::gather`).
+    /// A double collect of a worker (`crate::collects`).
     Collect {
         /// The worker.
         worker: u16,
@@ -98,7 +98,7 @@ pub enum Request {
     /// Reads a range inside the partition.
     Range(Box<RangeRequest>),
     /// Reads ranges inside the partition, for somebody who will validate them and gives nothing out before.
-    Readings(Vec<Bounds>),
+    CollectParts(Vec<Bounds>),
     /// Reads whether ranges inside the partition have changed since they were read.
     Validate(ValidateRequest, Held),
     /// Changes the directory.
@@ -118,21 +118,21 @@ impl Request {
             Request::Pack { grows, .. } => *grows,
             // Whoever wants to delete needs a session; their number and bytes are bounded anyway.
             Request::Open { .. } => false,
-            Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(..) => false,
+            Request::Read(..) | Request::Range(_) | Request::CollectParts(_) | Request::Validate(..) => false,
             Request::Directory(_) => false,
         }
     }
 
     /// Whether the log has to hold something before it is answered.
     pub fn is_logged(&self) -> bool {
-        !matches!(self, Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(..))
+        !matches!(self, Request::Read(..) | Request::Range(_) | Request::CollectParts(_) | Request::Validate(..))
     }
 
     /// What will be validated, and is given out to nobody before.
     pub fn is_first_reading(&self) -> bool {
         match self {
             Request::Range(range) => range.versioned && !range.stale,
-            Request::Readings(_) => true,
+            Request::CollectParts(_) => true,
             _ => false,
         }
     }
@@ -142,7 +142,7 @@ impl Request {
         match self {
             Request::Read(read, ..) => (read.stale, read.anywhere),
             Request::Range(range) => (range.stale, range.anywhere),
-            Request::Readings(_) => (false, true),
+            Request::CollectParts(_) => (false, true),
             Request::Validate(asked, _) => (false, asked.anywhere),
             Request::Pack { .. } | Request::Open { .. } | Request::Directory(_) => (false, false),
         }
@@ -196,7 +196,7 @@ pub enum Reply {
         version: Option<Version>,
     },
     /// Ranges that are to be validated.
-    Readings {
+    CollectedParts {
         /// The position that was read.
         instance: Instance,
         /// If changes are counted.
@@ -205,7 +205,7 @@ pub enum Reply {
         cursors: Vec<Option<Box<Cursor>>>,
     },
     /// A range over several partitions may be streamed from these cursors.
-    Gathered {
+    Collected {
         /// Where each part was read, or found unchanged since, in the order of the range.
         parts: Vec<(Position, Box<Cursor>)>,
         /// What was asked.
@@ -260,9 +260,9 @@ impl Reply {
             Reply::Opened(session) => Some(Instance(session.instance)),
             Reply::Read { instance, .. }
             | Reply::Range { instance, .. }
-            | Reply::Readings { instance, .. }
+            | Reply::CollectedParts { instance, .. }
             | Reply::Validated { instance, .. } => Some(*instance),
-            Reply::Gathered { .. }
+            Reply::Collected { .. }
             | Reply::QueryPlan(_)
             | Reply::Completed { .. }
             | Reply::Aborted { .. }

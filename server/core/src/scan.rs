@@ -111,7 +111,7 @@ impl RangeJob {
     }
 
     /// A range over several partitions, of which there is at least one.
-    pub fn gathered(parts: Vec<(Position, Box<Cursor>)>, terms: impl Into<Terms>) -> Option<RangeJob> {
+    pub fn collected(parts: Vec<(Position, Box<Cursor>)>, terms: impl Into<Terms>) -> Option<RangeJob> {
         let mut behind = parts.into_iter();
         let (position, cursor) = behind.next()?;
         Some(RangeJob { behind, ..RangeJob::at(position, None, cursor, terms.into()) })

@@ -94,8 +94,8 @@ impl WireReply {
             Reply::Range { instance, cursor, range, version } => {
                 WireReply::Range(Box::new(RangeJob::new(partition, instance, cursor, range).versioned(version)))
             }
-            Reply::Gathered { parts, range } => {
-                RangeJob::gathered(parts, &*range).map_or(WireReply::Nothing, |job| WireReply::Range(Box::new(job)))
+            Reply::Collected { parts, range } => {
+                RangeJob::collected(parts, &*range).map_or(WireReply::Nothing, |job| WireReply::Range(Box::new(job)))
             }
             Reply::QueryPlan(cut) => WireReply::Plan(cut),
             Reply::Completed { ticket } => WireReply::Completed(QueryCompleted { ticket }),
@@ -111,7 +111,7 @@ impl WireReply {
                 let hint = hint(Refusal::NotLeader { hint: leader });
                 WireReply::Refused(wire::Refusal::Deposed { partition, hint })
             }
-            Reply::Readings { .. } | Reply::Directory(_) => WireReply::Nothing,
+            Reply::CollectedParts { .. } | Reply::Directory(_) => WireReply::Nothing,
         }
     }
 }

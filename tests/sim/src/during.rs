@@ -103,7 +103,7 @@ fn plan(seed: u64, cut: &str) -> Plan {
         settings,
         server: ServerPlan {
             speculation: u32::MAX,
-            gatherers: u32::MAX,
+            collecting: u32::MAX,
             sessions_max: 100_000,
             expiry_instances: 1_000_000,
             snapshot_instances: u64::MAX,

@@ -67,8 +67,8 @@ pub struct Line {
     waiting: BTreeMap<u32, PartitionId>,
     /// Of these, reads that take what is decided where they are asked.
     stale: BTreeSet<u32>,
-    /// Of these, ranges that the node gathers.
-    gathers: BTreeSet<u32>,
+    /// Of these, ranges that the node collects.
+    collects: BTreeSet<u32>,
     ranges: BTreeMap<u32, Range>,
     /// Parts of queries, by the client's number of the attempt.
     parts: BTreeMap<(u32, PartitionId), Range>,
@@ -99,7 +99,7 @@ impl Line {
             greeted: None,
             waiting: BTreeMap::new(),
             stale: BTreeSet::new(),
-            gathers: BTreeSet::new(),
+            collects: BTreeSet::new(),
             ranges: BTreeMap::new(),
             parts: BTreeMap::new(),
         }
@@ -172,8 +172,8 @@ impl World {
             Asked::Validate(asked) => (asked.partition, Request::Validate(asked, None)),
             Asked::Collect(range) => {
                 let Some((node, origin)) = self.admit(number, stream, range.parts[0].0) else { return };
-                self.lines.open.get_mut(&number).into_iter().for_each(|line| _ = line.gathers.insert(stream));
-                return self.input(node, number.0, Input::Gather { origin, range });
+                self.lines.open.get_mut(&number).into_iter().for_each(|line| _ = line.collects.insert(stream));
+                return self.input(node, number.0, Input::Collect { origin, range });
             }
             Asked::Query(query) => return self.on_query(number, stream, &query),
             Asked::PartCredit { query, partition, bytes } => {
@@ -197,7 +197,7 @@ impl World {
     fn admit(&mut self, number: LineId, stream: u32, group: PartitionId) -> Option<(usize, Origin)> {
         let line = self.lines.open.get_mut(&number)?;
         line.stale.remove(&stream);
-        line.gathers.remove(&stream);
+        line.collects.remove(&stream);
         if line.waiting.insert(stream, group).is_some() {
             self.fail("wire", format!("stream {stream} is in use"));
             return None;
@@ -227,10 +227,10 @@ impl World {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         line.greeted = Some(client);
         let node = line.node;
-        let gathers = self.plan.server.gatherers >> (node % 32) & 1 == 1;
+        let collects = self.plan.server.collecting >> (node % 32) & 1 == 1;
         let hello = HelloOk {
             protocol: *PROTOCOL.end(),
-            features: FEATURE_VALIDATE | if gathers { FEATURE_COLLECT } else { 0 },
+            features: FEATURE_VALIDATE | if collects { FEATURE_COLLECT } else { 0 },
             cluster: Some(CLUSTER),
             node: Some(NodeIdentity {
                 node: NodeId(node as u32 + 1),
@@ -277,7 +277,7 @@ impl World {
         let name = (usize::from(worker), connection);
         self.coverage.reply(&reply);
         let hint = self.hint(node, group, name.0, &reply);
-        if self.lines.open.get(&name).is_some_and(|line| line.gathers.contains(&stream)) {
+        if self.lines.open.get(&name).is_some_and(|line| line.collects.contains(&stream)) {
             self.note_gathered(&reply);
         }
         let map = Arc::clone(self.nodes[node].process.control.controller.map());
@@ -308,14 +308,14 @@ impl World {
 
     fn note_gathered(&mut self, reply: &Reply) {
         match reply {
-            Reply::Gathered { .. } => self.coverage.note("gather: one moment"),
+            Reply::Collected { .. } => self.coverage.note("collect: one moment"),
             Reply::Aborted { text, .. } => {
-                self.coverage.note("gather: comes to nothing");
+                self.coverage.note("collect: comes to nothing");
                 if text.contains("did not answer in time") {
-                    self.coverage.note("gather: waited for too long");
+                    self.coverage.note("collect: waited for too long");
                 }
             }
-            _ => self.coverage.note("gather: a replica refuses"),
+            _ => self.coverage.note("collect: a replica refuses"),
         }
     }
 

@@ -76,7 +76,7 @@ pub fn show_input(input: &Input) -> String {
         Input::Multicast { node, messages } => format!("of {node} {messages:?}"),
         Input::Request { group, origin, request } => format!("{group} {origin:?} {request:?}"),
         Input::Query { origin, client, request } => format!("query {origin:?} {client} {request:?}"),
-        Input::Gather { origin, range } => format!("gather {origin:?} {range:?}"),
+        Input::Collect { origin, range } => format!("collect {origin:?} {range:?}"),
         Input::Unclaimed(part) => format!("unclaimed part of {}", part.ticket),
         Input::Greeted(client) => format!("greeted {client}"),
         Input::Worker(message) => format!("worker: {message:?}"),
@@ -231,8 +231,8 @@ fn answer(origin: Origin, reply: &Reply, hash: &mut Fingerprint) {
         Reply::Opened(session) => words(session, hash),
         Reply::Read { instance, values, left_out, .. } => words(&(instance, values, left_out), hash),
         Reply::Range { instance, range, version, .. } => words(&(instance, range, version), hash),
-        Reply::Readings { instance, version, cursors } => words(&(instance, version, cursors.len()), hash),
-        Reply::Gathered { parts, range } => {
+        Reply::CollectedParts { instance, version, cursors } => words(&(instance, version, cursors.len()), hash),
+        Reply::Collected { parts, range } => {
             words(&(parts.iter().map(|(position, _)| *position).collect::<Vec<_>>(), range), hash);
         }
         Reply::Validated { instance, unchanged } => words(&(instance, unchanged), hash),

@@ -189,7 +189,7 @@ impl World {
 
     /// A reply leaves only if all up to its instance is decided, and every ticket up to its place is released (I9).
     pub fn replies(&mut self, node: usize, group: PartitionId, origin: Origin, reply: &Reply) -> Found {
-        if let Reply::Gathered { parts, .. } = reply {
+        if let Reply::Collected { parts, .. } = reply {
             return parts.iter().try_for_each(|(at, _)| self.answers(node, at.partition, origin, reply, at.instance));
         }
         let (of, instance, index) = match reply {
@@ -201,9 +201,9 @@ impl World {
             Reply::Opened(session) => (session.partition, session.instance, session.index),
             Reply::Read { instance, .. }
             | Reply::Range { instance, .. }
-            | Reply::Readings { instance, .. }
+            | Reply::CollectedParts { instance, .. }
             | Reply::Validated { instance, .. } => return self.answers(node, group, origin, reply, instance.0),
-            Reply::Gathered { .. } => return Ok(()),
+            Reply::Collected { .. } => return Ok(()),
             Reply::Directory(_)
             | Reply::Refused(_)
             | Reply::Unsure { .. }

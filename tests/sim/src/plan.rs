@@ -41,7 +41,7 @@ pub(super) enum Purpose {
     Acts,
     /// 18 is free: a seed draws the same whatever is taken out.
     Collects = 19,
-    Gathers,
+    Collecting,
     Copies,
     Workers,
     /// Plus the number of the kind of fault.
@@ -119,8 +119,8 @@ pub struct ServerPlan {
     pub workers: u32,
     /// Which nodes speculate, one bit each.
     pub speculation: u32,
-    /// Which nodes gather ranges across partitions for clients, one bit each.
-    pub gatherers: u32,
+    /// Which nodes collect ranges across partitions for clients, one bit each.
+    pub collecting: u32,
     /// Sessions per partition.
     pub sessions_max: usize,
     /// A session that ordered nothing for so many instances ends.
@@ -220,7 +220,7 @@ impl Plan {
             server: ServerPlan {
                 workers: workers(seed),
                 speculation: if shape.below(5) == 0 { shape.next() as u32 } else { u32::MAX },
-                gatherers: gatherers(seed),
+                collecting: collecting(seed),
                 sessions_max: if shape.below(8) == 0 { clients as usize + shape.below(3) } else { 100_000 },
                 expiry_instances: if shape.below(8) == 0 { 20 + shape.below(400) as u64 } else { 1_000_000 },
                 snapshot_instances: if shape.below(4) == 0 { u64::MAX } else { 10 + log_draw(&mut shape, 1_000) },
@@ -386,9 +386,9 @@ fn workers(seed: u64) -> u32 {
     1 + random(seed, Purpose::Workers, 0).below(3) as u32
 }
 
-/// In a quarter of the seeds no node gathers, in another quarter all do.
-fn gatherers(seed: u64) -> u32 {
-    let mut random = random(seed, Purpose::Gathers, 0);
+/// In a quarter of the seeds no node collects, in another quarter all do.
+fn collecting(seed: u64) -> u32 {
+    let mut random = random(seed, Purpose::Collecting, 0);
     let some = random.next() as u32;
     [0, some, some, u32::MAX][random.below(4)]
 }

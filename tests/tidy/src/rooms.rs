@@ -102,7 +102,7 @@ const ORDERS: &[Order] = &[
             "executor",
             "request",
             "wire_reply",
-            "gather",
+            "collects",
             "replica",
             "snapshot",
             "reshape",

@@ -118,23 +118,23 @@ impl Controller {
             Input::Decided { command, is_taken } => self.on_decided(&command, is_taken),
             Input::Assigned(node, trouble) => self.on_assigned(node, trouble),
             Input::Transfer { transfer, partition, to, within, reached } => {
-                let (transfers, mut scene) = self.transfers();
-                transfers.begin(transfer, (partition, to), within, &reached, &mut scene);
+                let (transfers, mut context) = self.transfers();
+                transfers.begin(transfer, (partition, to), within, &reached, &mut context);
             }
             Input::Stop { within, led } => {
                 // Workers may have said so just now.
                 let own = self.node.unwrap_or_default();
                 self.leaders.extend(led.keys().map(|&group| (group, own)));
                 let longest = self.settings.leader_transfer_timeout;
-                let (transfers, mut scene) = self.transfers();
-                transfers.stop(within, led, longest, &mut scene);
+                let (transfers, mut context) = self.transfers();
+                transfers.stop(within, led, longest, &mut context);
             }
             Input::Verb { verb, request, view } => self.on_verb(verb, &request, &view),
         }
         self.forget_removed();
         self.release_parents();
-        let (transfers, mut scene) = self.transfers();
-        transfers.go_on(&mut scene);
+        let (transfers, mut context) = self.transfers();
+        transfers.go_on(&mut context);
         std::mem::swap(&mut self.effects, effects);
     }
 
@@ -158,8 +158,8 @@ impl Controller {
         }
     }
 
-    fn transfers(&mut self) -> (&mut transfer::Transfers, transfer::Scene<'_>) {
-        let scene = transfer::Scene {
+    fn transfers(&mut self) -> (&mut transfer::Transfers, transfer::TransferContext<'_>) {
+        let context = transfer::TransferContext {
             now: self.now,
             own: self.node,
             map: &self.map,
@@ -167,7 +167,7 @@ impl Controller {
             workers: self.workers,
             effects: &mut self.effects,
         };
-        (&mut self.transfers, scene)
+        (&mut self.transfers, context)
     }
 
     fn on_report(&mut self, report: Report) {

@@ -17,7 +17,7 @@ use crate::{ids, replica, worker};
 pub type TransferId = u64;
 
 /// Between two tries: the other replica may have been behind, or out of reach for a moment.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What came of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ struct Transfer {
     to: (NodeId, ReplicaId),
     begun: Time,
     until: Time,
-    again: Time,
+    retry_at: Time,
 }
 
 /// What is under way.
@@ -88,7 +88,7 @@ fn successor(group: &Entry, own: NodeId, reached: &[NodeId]) -> Option<ReplicaId
 }
 
 /// What a node knows as it transfers, and where what it wants goes.
-pub(super) struct Scene<'a> {
+pub(super) struct TransferContext<'a> {
     pub now: Time,
     pub own: Option<NodeId>,
     pub map: &'a PartitionMap,
@@ -98,7 +98,7 @@ pub(super) struct Scene<'a> {
     pub effects: &'a mut Vec<Effect>,
 }
 
-impl Scene<'_> {
+impl TransferContext<'_> {
     fn leads(&self, group: PartitionId) -> bool {
         self.own.is_some() && self.leaders.get(&group).copied() == self.own
     }
@@ -135,7 +135,7 @@ impl Transfers {
     /// When [`Transfers::go_on`] is next wanted.
     pub(super) fn deadline(&self) -> Option<Time> {
         let stop = self.stop.as_ref().map(|(_, until)| *until);
-        self.under_way.iter().map(|transfer| transfer.again.min(transfer.until)).chain(stop).min()
+        self.under_way.iter().map(|transfer| transfer.retry_at.min(transfer.until)).chain(stop).min()
     }
 
     /// Somebody wants a leadership of this node to go to another one, and is told within this time.
@@ -145,57 +145,63 @@ impl Transfers {
         (partition, to): (PartitionId, NodeId),
         within: Duration,
         reached: &[NodeId],
-        scene: &mut Scene<'_>,
+        context: &mut TransferContext<'_>,
     ) {
-        match scene.transferee(partition, to, reached) {
+        match context.transferee(partition, to, reached) {
             Ok(replica) => {
-                let (begun, again, until) = (scene.now, scene.now, scene.now + within);
-                self.under_way.push(Transfer { id, partition, to: (to, replica), begun, until, again });
+                let (begun, retry_at, until) = (context.now, context.now, context.now + within);
+                self.under_way.push(Transfer { id, partition, to: (to, replica), begun, until, retry_at });
             }
-            Err(outcome) => scene.ended(id, outcome),
+            Err(outcome) => context.ended(id, outcome),
         }
     }
 
     /// The node stops: every leadership goes to another voter that is reached, so that clients see a retry and no gap.
     /// The last node of a cluster has nobody to wait for. Each transfer takes at most `longest`.
-    pub(super) fn stop(&mut self, within: Duration, led: Reached, longest: Duration, scene: &mut Scene<'_>) {
+    pub(super) fn stop(
+        &mut self,
+        within: Duration,
+        led: Reached,
+        longest: Duration,
+        context: &mut TransferContext<'_>,
+    ) {
         let mut leaving = Vec::new();
         for (partition, reached) in led {
-            let group = scene.map.group(partition).zip(scene.own);
+            let group = context.map.group(partition).zip(context.own);
             if let Some(to) = group.and_then(|(group, own)| successor(group, own, &reached)) {
-                scene.transfer(partition, to, scene.now + longest);
+                context.transfer(partition, to, context.now + longest);
                 leaving.push(partition);
             }
         }
-        self.stop = Some((leaving, scene.now + within.min(longest)));
+        self.stop = Some((leaving, context.now + within.min(longest)));
     }
 
     /// Ends transfers that are done or whose time is over, and tries the others again.
-    pub(super) fn go_on(&mut self, scene: &mut Scene<'_>) {
-        let now = scene.now;
+    pub(super) fn go_on(&mut self, context: &mut TransferContext<'_>) {
+        let now = context.now;
         for transfer in std::mem::take(&mut self.under_way) {
-            let Transfer { id, partition, to: (to, replica), begun, until, again } = transfer;
-            let leader = scene.leaders.get(&partition).copied();
+            let Transfer { id, partition, to: (to, replica), begun, until, retry_at } = transfer;
+            let leader = context.leaders.get(&partition).copied();
             if leader == Some(to) {
-                scene.ended(id, TransferOutcome::Done(now.since(begun)));
-            } else if leader.is_some() && leader != scene.own {
-                scene.ended(id, TransferOutcome::NotLeader);
+                context.ended(id, TransferOutcome::Done(now.since(begun)));
+            } else if leader.is_some() && leader != context.own {
+                context.ended(id, TransferOutcome::NotLeader);
             } else if until <= now {
                 let text = format!("{to} did not take {partition} over in time");
-                scene.ended(id, TransferOutcome::Failed(AdminError::TimedOut(text)));
-            } else if again <= now {
-                scene.transfer(partition, replica, until);
-                self.under_way.push(Transfer { again: now + AGAIN, ..transfer });
+                context.ended(id, TransferOutcome::Failed(AdminError::TimedOut(text)));
+            } else if retry_at <= now {
+                context.transfer(partition, replica, until);
+                self.under_way.push(Transfer { retry_at: now + RETRY_INTERVAL, ..transfer });
             } else {
                 self.under_way.push(transfer);
             }
         }
         let is_over = |(leaving, until): &mut (Vec<PartitionId>, Time)| {
             let is_late = *until <= now && !mutant!(stop_waits_for_ever);
-            is_late || !leaving.iter().any(|&group| scene.leads(group)) || mutant!(stops_at_once)
+            is_late || !leaving.iter().any(|&group| context.leads(group)) || mutant!(stops_at_once)
         };
         if self.stop.take_if(is_over).is_some() {
-            scene.effects.push(Effect::Stopped);
+            context.effects.push(Effect::Stopped);
         }
     }
 }

@@ -340,7 +340,7 @@ impl Replica {
             Request::Pack { entry, commands, work, .. } => self.submit(now, origin, entry, (commands, work), effects),
             Request::Open { entry } => self.submit(now, origin, entry, (1, 1), effects),
             Request::Directory(command) => self.submit(now, origin, entry::directory(&command), (1, 1), effects),
-            Request::Read(..) | Request::Range(_) | Request::Readings(_) | Request::Validate(..) => {
+            Request::Read(..) | Request::Range(_) | Request::CollectParts(_) | Request::Validate(..) => {
                 self.on_read(origin, request, effects);
             }
         }

@@ -288,10 +288,10 @@ fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, re
             }
             None => wrong,
         },
-        Request::Readings(ranges) => {
+        Request::CollectParts(ranges) => {
             let cursor =
                 |range: &Bounds| partition.cursor(&range.low, range.high.as_deref(), range.reverse).map(Box::new);
-            Reply::Readings { instance, version, cursors: ranges.iter().map(cursor).collect() }
+            Reply::CollectedParts { instance, version, cursors: ranges.iter().map(cursor).collect() }
         }
         Request::Validate(asked, _) => match validate(partition, version, asked) {
             Some(unchanged) => Reply::Validated { instance, unchanged },

@@ -36,8 +36,8 @@ use parts::ParkedParts;
 pub use step::{Effect, Input, Message, Note, QueryResult, Report};
 
 use crate::checkpoint_due::Due;
+use crate::collects::{Act, Collects};
 use crate::failure_detector::FailureDetector;
-use crate::gather::{Act, Gathers};
 use crate::multicast::{MulticastBody, MulticastMessage};
 use crate::replica;
 use crate::request::{Origin, Refusal, Reply, Request};
@@ -68,7 +68,7 @@ pub struct Worker {
     checkpoints: u64,
     admission: disk_admission::DiskAdmission,
     coordinator: CoordinatorHost,
-    gathers: Gathers,
+    collects: Collects,
     /// Multicast messages between groups of this worker.
     multicast: VecDeque<MulticastMessage>,
     parked: ParkedParts,
@@ -132,7 +132,7 @@ impl Worker {
             checkpoints: 0,
             admission: disk_admission::DiskAdmission::default(),
             coordinator: CoordinatorHost::default(),
-            gathers: Gathers::new(index as u16),
+            collects: Collects::new(index as u16),
             multicast: VecDeque::new(),
             parked: ParkedParts::default(),
             turn: Turn::default(),
@@ -220,7 +220,7 @@ impl Worker {
         let groups = self.groups.values().filter_map(|group| group.replica.deadline());
         let reclamation = self.groups.values().filter_map(Group::reclaims_at);
         let watch = self.settings().and_then(|settings| self.failure_detector.deadline(settings));
-        groups.chain(reclamation).chain(watch).chain(self.coordinator.deadline()).chain(self.gathers.deadline()).min()
+        groups.chain(reclamation).chain(watch).chain(self.coordinator.deadline()).chain(self.collects.deadline()).min()
     }
 
     /// The only way in.
@@ -237,10 +237,10 @@ impl Worker {
             Input::Multicast { node, messages } => self.on_multicast(node, messages),
             Input::Request { group, origin, request } => self.on_request(group, origin, request),
             Input::Query { origin, client, request } => self.on_query(origin, client, request),
-            Input::Gather { origin, range } => {
+            Input::Collect { origin, range } => {
                 let mut acts = Vec::new();
-                self.gathers.begin(now, origin, range, &mut acts);
-                self.act_on_gathers(acts);
+                self.collects.begin(now, origin, range, &mut acts);
+                self.act_on_collects(acts);
             }
             Input::Unclaimed(part) => self.parked.park(now, part),
             Input::Greeted(client) => {
@@ -281,7 +281,8 @@ impl Worker {
     fn step_group(&mut self, id: PartitionId, input: replica::Input) {
         let room = self.log_room(id);
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let reads = |request: &Request| matches!(request, Request::Read(..) | Request::Range(_) | Request::Readings(_));
+        let reads =
+            |request: &Request| matches!(request, Request::Read(..) | Request::Range(_) | Request::CollectParts(_));
         let is_read = matches!(&input, replica::Input::Request { request, .. } if reads(request));
         self.counters.other_steps += u64::from(is_read || !group.replica.is_leading());
         let mut effects = std::mem::take(&mut self.turn.replica_effects);
@@ -374,8 +375,8 @@ impl Worker {
             self.coordinate(coppice_ordering::multicast::Input::Tick);
         }
         let mut acts = Vec::new();
-        self.gathers.expire(now, &mut acts);
-        self.act_on_gathers(acts);
+        self.collects.expire(now, &mut acts);
+        self.act_on_collects(acts);
         self.reclaim(now);
         let settings = self.groups.values().next().map(|group| group.replica.paxos().settings());
         if settings.is_some_and(|settings| self.failure_detector.is_due(settings, now)) {
@@ -385,7 +386,7 @@ impl Worker {
 
     fn on_turn_end(&mut self) {
         self.deliver_multicast();
-        self.ask_for_gathers();
+        self.ask_for_collects();
         let mut touched = std::mem::take(&mut self.turn.touched);
         touched.sort_unstable();
         touched.dedup();
@@ -511,25 +512,25 @@ impl Worker {
         }
         if let Origin::Collect { number: request, .. } = origin {
             let mut acts = Vec::new();
-            self.gathers.on_reply(request, id, reply, &mut acts);
+            self.collects.on_reply(request, id, reply, &mut acts);
             // Validations leave at the end of the turn, and so does what is read once more.
-            return self.act_on_gathers(acts);
+            return self.act_on_collects(acts);
         }
         self.effects.push(Effect::Reply { group: id, origin, reply });
     }
 
-    /// Reads what gathers wait for, and asks whether what was read is still what it was.
-    fn ask_for_gathers(&mut self) {
+    /// Reads what collects wait for, and asks whether what was read is still what it was.
+    fn ask_for_collects(&mut self) {
         let mut acts = Vec::new();
-        self.gathers.read(self.now, &mut acts);
-        self.act_on_gathers(acts);
+        self.collects.read(self.now, &mut acts);
+        self.act_on_collects(acts);
         let mut acts = Vec::new();
-        self.gathers.validate(self.now, &mut acts);
-        self.act_on_gathers(acts);
+        self.collects.validate(self.now, &mut acts);
+        self.act_on_collects(acts);
     }
 
     /// Whoever is asked here may answer at once, and so ends up in `reply`, which asks for nothing.
-    fn act_on_gathers(&mut self, acts: Vec<Act>) {
+    fn act_on_collects(&mut self, acts: Vec<Act>) {
         for act in acts {
             match act {
                 Act::Ask { partition, origin, request } => self.on_request(partition, origin, request),

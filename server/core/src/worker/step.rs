@@ -71,7 +71,7 @@ pub enum Input {
         request: Box<QueryRequest>,
     },
     /// A client of this worker wants a range over partitions that have replicas on this node.
-    Gather {
+    Collect {
         /// Who waits.
         origin: Origin,
         /// For what.

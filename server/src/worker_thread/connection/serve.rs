@@ -201,7 +201,7 @@ pub(super) fn handle(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>
         Asked::Validate(asked) => (asked.partition, Op::Validate, Request::Validate(asked, None)),
         Asked::Collect(range) => {
             if let Some((origin, _)) = admit(thread, connection, frame.stream, (Op::Range, None), bytes) {
-                thread.borrow_mut().input(Input::Gather { origin, range });
+                thread.borrow_mut().input(Input::Collect { origin, range });
             }
             return;
         }

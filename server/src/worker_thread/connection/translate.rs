@@ -20,7 +20,9 @@ pub fn outcome(reply: &Reply) -> Outcome {
         Reply::Aborted { .. } => Outcome::Busy,
         Reply::QueryPlan(_) | Reply::Completed { .. } | Reply::Directory(_) => Outcome::Ok,
         Reply::Pack(_) | Reply::Opened(_) => Outcome::Ok,
-        Reply::Read { .. } | Reply::Range { .. } | Reply::Readings { .. } | Reply::Gathered { .. } => Outcome::Ok,
+        Reply::Read { .. } | Reply::Range { .. } | Reply::CollectedParts { .. } | Reply::Collected { .. } => {
+            Outcome::Ok
+        }
         Reply::Validated { .. } => Outcome::Ok,
     }
 }

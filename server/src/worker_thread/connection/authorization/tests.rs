@@ -53,7 +53,7 @@ fn range(low: &[u8], high: Option<&[u8]>, reverse: bool) -> Asked {
     asked(|out| request.encode(out, 1))
 }
 
-fn gather(lows: &[&[u8]], high: Option<&[u8]>) -> Asked {
+fn collect(lows: &[&[u8]], high: Option<&[u8]>) -> Asked {
     let parts = (1..).map(PartitionId).zip(lows.iter().map(|&low| Value::from(low))).collect();
     let high = high.map(Value::from);
     let scan = ScanOptions { count_only: true, ..ScanOptions::default() };
@@ -136,10 +136,10 @@ fn rows() -> Vec<Row> {
         ("range beyond, reverse", range(b"a", Some(b"a/1"), true), ALL, NOBODY),
         ("range to the end", range(b"a/", None, false), ALL, NOBODY),
         ("range of all", range(b"", None, false), ALL, NOBODY),
-        ("gather inside", gather(&[b"a/", b"a/5"], Some(b"a0")), ALL, ALL),
-        ("gather beyond", gather(&[b"a/", b"a/5"], Some(b"b")), ALL, NOBODY),
-        ("gather from before", gather(&[b"", b"a/"], Some(b"a/5")), ALL, NOBODY),
-        ("gather in disorder", gather(&[b"a/5", b"", b"a/1"], Some(b"a/5")), ALL, NOBODY),
+        ("collect inside", collect(&[b"a/", b"a/5"], Some(b"a0")), ALL, ALL),
+        ("collect beyond", collect(&[b"a/", b"a/5"], Some(b"b")), ALL, NOBODY),
+        ("collect from before", collect(&[b"", b"a/"], Some(b"a/5")), ALL, NOBODY),
+        ("collect in disorder", collect(&[b"a/5", b"", b"a/1"], Some(b"a/5")), ALL, NOBODY),
         ("query inside", query(b"a/", Some(b"a0")), ALL, ALL),
         ("query beyond", query(b"a/1", None), ALL, NOBODY),
         ("validate inside", validate(b"a/", Some(b"a0")), ALL, ALL),

@@ -31,14 +31,14 @@ const PARTS_MAX: usize = 65_536;
 /// as a client waits before it asks somebody else.
 const LASTS_MAX: Duration = Duration::from_millis(500);
 
-/// Why a gather came to nothing, for its client.
+/// Why a collect came to nothing, for its client.
 const CHANGED: &str = "the range changed while it was read";
 const UNCOUNTED: &str = "a replica of this node does not count its changes";
 const UNANSWERED: &str = "a replica of this node did not answer in time";
 
-/// What a gather wants done.
+/// What a collect wants done.
 pub enum Act {
-    /// A request for a replica of this node; the answer is for [`Gathers::on_reply`].
+    /// A request for a replica of this node; the answer is for [`Collects::on_reply`].
     Ask {
         /// Of which partition.
         partition: PartitionId,
@@ -47,13 +47,13 @@ pub enum Act {
         /// What.
         request: Request,
     },
-    /// The end of a gather.
+    /// The end of a collect.
     Answer {
         /// The partition that it is about.
         partition: PartitionId,
         /// Who asked for the range.
         origin: Origin,
-        /// [`Reply::Gathered`], or why there is none.
+        /// [`Reply::Collected`], or why there is none.
         reply: Reply,
     },
 }
@@ -61,15 +61,15 @@ pub enum Act {
 /// So often all of a range is read again.
 const REREADS: u32 = 1;
 
-struct Gather {
+struct Collect {
     origin: Origin,
     range: Box<CollectRequest>,
     /// Its parts in ascending order.
-    collect: DoubleCollect<Box<Cursor>>,
+    reads: DoubleCollect<Box<Cursor>>,
     since: Time,
 }
 
-/// A part of a gather: which gather, which part.
+/// A part of a collect: which collect, which part.
 type Place = (u64, u32);
 
 /// Parts that one request to a replica is about, and since when it waits for its answer.
@@ -78,13 +78,13 @@ struct PendingRequest {
     since: Time,
 }
 
-/// The gathers of one worker's connections.
-pub struct Gathers {
+/// The collects of one worker's connections.
+pub struct Collects {
     worker: u16,
     /// Number of the first one of `under_way`.
     first: u64,
     /// By number; those that have ended leave a hole, but in front.
-    under_way: VecDeque<Option<Gather>>,
+    under_way: VecDeque<Option<Collect>>,
     /// Parts of these.
     parts: usize,
     /// Parts to be read next, and to be validated next.
@@ -95,10 +95,10 @@ pub struct Gathers {
     requests: u64,
 }
 
-impl Gathers {
+impl Collects {
     /// None, of this worker.
-    pub fn new(worker: u16) -> Gathers {
-        Gathers {
+    pub fn new(worker: u16) -> Collects {
+        Collects {
             worker,
             first: 0,
             under_way: VecDeque::new(),
@@ -117,18 +117,18 @@ impl Gathers {
             let partition = range.parts[0].0;
             return acts.push(Act::Answer { partition, origin, reply: Reply::Refused(Refusal::Busy) });
         }
-        let collect = DoubleCollect::new(count, REREADS);
-        self.read_all(Gather { origin, range: Box::new(range), collect, since: now });
+        let reads = DoubleCollect::new(count, REREADS);
+        self.read_all(Collect { origin, range: Box::new(range), reads, since: now });
     }
 
-    /// Lets all parts of a gather be read, under a number of its own.
-    fn read_all(&mut self, gather: Gather) {
+    /// Lets all parts of a collect be read, under a number of its own.
+    fn read_all(&mut self, collect: Collect) {
         let id = self.first + self.under_way.len() as u64;
-        self.parts += gather.collect.count();
-        for (place, (partition, _)) in (0..).zip(&gather.range.parts) {
+        self.parts += collect.reads.count();
+        for (place, (partition, _)) in (0..).zip(&collect.range.parts) {
             self.unread.entry(*partition).or_default().push((id, place));
         }
-        self.under_way.push_back(Some(gather));
+        self.under_way.push_back(Some(collect));
     }
 
     /// Asks for the first readings of what has begun, many at a time: at the end of each turn.
@@ -136,11 +136,11 @@ impl Gathers {
         for (partition, mut places) in std::mem::take(&mut self.unread) {
             while let Some(places) = self.some_of(&mut places) {
                 let bounds = |&(id, place): &Place| {
-                    let range = &self.gather(id)?.range;
+                    let range = &self.collect(id)?.range;
                     let (low, high) = range.bounds(place as usize);
                     Some(Bounds { low: low.clone(), high: high.cloned(), reverse: range.scan.reverse })
                 };
-                let request = Request::Readings(places.iter().filter_map(bounds).collect());
+                let request = Request::CollectParts(places.iter().filter_map(bounds).collect());
                 acts.push(self.ask(now, (partition, places), request));
             }
         }
@@ -151,9 +151,9 @@ impl Gathers {
         for (partition, mut places) in std::mem::take(&mut self.read) {
             while let Some(places) = self.some_of(&mut places) {
                 let part = |&(id, place): &Place| {
-                    let gather = self.gather(id)?;
-                    let version = gather.collect.read(place as usize)?.version;
-                    let (low, high) = gather.range.bounds(place as usize);
+                    let collect = self.collect(id)?;
+                    let version = collect.reads.read(place as usize)?.version;
+                    let (low, high) = collect.range.bounds(place as usize);
                     Some(RangeVersion { version, low, high: high.map(|high| &high[..]) })
                 };
                 let ranges: Vec<RangeVersion<'_>> = places.iter().filter_map(part).collect();
@@ -165,7 +165,7 @@ impl Gathers {
 
     /// As many of these places as one request may be about, without those that need nothing any more.
     fn some_of(&self, places: &mut Vec<Place>) -> Option<Vec<Place>> {
-        places.retain(|(id, _)| self.gather(*id).is_some());
+        places.retain(|(id, _)| self.collect(*id).is_some());
         let rest = places.split_off(places.len().min(VALIDATE_RANGES_MAX));
         let some = std::mem::replace(places, rest);
         (!some.is_empty()).then_some(some)
@@ -177,11 +177,11 @@ impl Gathers {
         Act::Ask { partition, origin: Origin::Collect { worker: self.worker, number: self.requests }, request }
     }
 
-    fn gather(&self, id: u64) -> Option<&Gather> {
+    fn collect(&self, id: u64) -> Option<&Collect> {
         self.under_way.get(id.checked_sub(self.first)? as usize)?.as_ref()
     }
 
-    fn gather_mut(&mut self, id: u64) -> Option<&mut Gather> {
+    fn collect_mut(&mut self, id: u64) -> Option<&mut Collect> {
         self.under_way.get_mut(id.checked_sub(self.first)? as usize)?.as_mut()
     }
 
@@ -189,7 +189,7 @@ impl Gathers {
     pub fn on_reply(&mut self, request: u64, partition: PartitionId, reply: Reply, acts: &mut Vec<Act>) {
         let Some(PendingRequest { places, .. }) = self.asked.remove(&request) else { return };
         match reply {
-            Reply::Readings { instance, version: Some(version), cursors } if cursors.len() == places.len() => {
+            Reply::CollectedParts { instance, version: Some(version), cursors } if cursors.len() == places.len() => {
                 let position = Position { partition, instance: instance.0, index: 0 };
                 for (place, cursor) in places.into_iter().zip(cursors) {
                     match cursor {
@@ -217,7 +217,7 @@ impl Gathers {
         }
     }
 
-    /// Tells a gather of an answer about one of its parts, and does what follows. What is on its way to an earlier
+    /// Tells a collect of an answer about one of its parts, and does what follows. What is on its way to an earlier
     /// reading, or back, finds nothing under its number.
     fn judge(
         &mut self,
@@ -226,20 +226,20 @@ impl Gathers {
         acts: &mut Vec<Act>,
         answer: impl FnOnce(&mut DoubleCollect<Box<Cursor>>, usize) -> Verdict,
     ) {
-        let Some(gather) = self.gather_mut(id) else { return };
-        match answer(&mut gather.collect, place as usize) {
+        let Some(collect) = self.collect_mut(id) else { return };
+        match answer(&mut collect.reads, place as usize) {
             Verdict::Incomplete => {}
             Verdict::Validate(places) => {
-                let Gathers { first, under_way, read, .. } = self;
-                let Some(Some(gather)) = under_way.get((id - *first) as usize) else { return };
+                let Collects { first, under_way, read, .. } = self;
+                let Some(Some(collect)) = under_way.get((id - *first) as usize) else { return };
                 for place in places {
-                    read.entry(gather.range.parts[place].0).or_default().push((id, place as u32));
+                    read.entry(collect.range.parts[place].0).or_default().push((id, place as u32));
                 }
             }
             Verdict::OneMoment => self.finish(id, acts),
             Verdict::ReadAgain => {
-                if let Some(gather) = self.take(id) {
-                    self.read_all(gather);
+                if let Some(collect) = self.take(id) {
+                    self.read_all(collect);
                 }
             }
             Verdict::Changed => self.end(id, partition, aborted(CHANGED), acts),
@@ -248,45 +248,45 @@ impl Gathers {
 
     /// All of it held at one moment.
     fn finish(&mut self, id: u64, acts: &mut Vec<Act>) {
-        let Some(Gather { origin, range, collect, .. }) = self.take(id) else { return };
-        let mut parts: Vec<_> = collect.into_parts().map(|read| (read.position, read.data)).collect();
+        let Some(Collect { origin, range, reads, .. }) = self.take(id) else { return };
+        let mut parts: Vec<_> = reads.into_parts().map(|read| (read.position, read.data)).collect();
         if range.scan.reverse {
             parts.reverse();
         }
         let partition = range.parts[0].0;
-        acts.push(Act::Answer { partition, origin, reply: Reply::Gathered { parts, range } });
+        acts.push(Act::Answer { partition, origin, reply: Reply::Collected { parts, range } });
     }
 
     /// It comes to nothing.
     fn end(&mut self, id: u64, partition: PartitionId, reply: Reply, acts: &mut Vec<Act>) {
-        if let Some(gather) = self.take(id) {
-            acts.push(Act::Answer { partition, origin: gather.origin, reply });
+        if let Some(collect) = self.take(id) {
+            acts.push(Act::Answer { partition, origin: collect.origin, reply });
         }
     }
 
-    fn take(&mut self, id: u64) -> Option<Gather> {
-        let gather = self.under_way.get_mut(id.checked_sub(self.first)? as usize)?.take()?;
-        self.parts -= gather.collect.count();
+    fn take(&mut self, id: u64) -> Option<Collect> {
+        let collect = self.under_way.get_mut(id.checked_sub(self.first)? as usize)?.take()?;
+        self.parts -= collect.reads.count();
         while let Some(None) = self.under_way.front() {
             self.under_way.pop_front();
             self.first += 1;
         }
-        Some(gather)
+        Some(collect)
     }
 
-    /// When [`Gathers::expire`] has something to do.
+    /// When [`Collects::expire`] has something to do.
     pub fn deadline(&self) -> Option<Time> {
-        let first = self.under_way.front().and_then(|gather| Some(gather.as_ref()?.since));
+        let first = self.under_way.front().and_then(|collect| Some(collect.as_ref()?.since));
         let asked = self.asked.first_key_value().map(|(_, asked)| asked.since);
         Some(first.into_iter().chain(asked).min()? + LASTS_MAX)
     }
 
     /// Ends what has waited for too long.
     pub fn expire(&mut self, now: Time, acts: &mut Vec<Act>) {
-        while let Some(Some(gather)) = self.under_way.front()
-            && gather.since + LASTS_MAX <= now
+        while let Some(Some(collect)) = self.under_way.front()
+            && collect.since + LASTS_MAX <= now
         {
-            let partition = gather.range.parts[0].0;
+            let partition = collect.range.parts[0].0;
             self.end(self.first, partition, aborted(UNANSWERED), acts);
         }
         while self.asked.first_key_value().is_some_and(|(_, asked)| asked.since + LASTS_MAX <= now) {

@@ -1,4 +1,4 @@
-//! Gathers over replicas that are played by hand: each a tree, and a count of its changes.
+//! Collects over replicas that are played by hand: each a tree, and a count of its changes.
 
 use coppice_btree::{Direction, KeyRange, Tree, Value};
 use coppice_client::wire::{FrameDecoder, Part, PartEnd, ReplicaId, ScanOptions, Version};
@@ -25,13 +25,13 @@ impl Played {
         let instance = Instance(self.changes);
         let version = Version { replica: ReplicaId(1), incarnation: 1, began: 1, changes: self.changes };
         match request {
-            Request::Readings(ranges) => {
+            Request::CollectParts(ranges) => {
                 let cursor = |range: &Bounds| {
                     let wanted = KeyRange { low: range.low[..].into(), high: range.high.as_deref().map(Into::into) };
                     let direction = if range.reverse { Direction::Reverse } else { Direction::Forward };
                     Some(Box::new(self.tree.cursor(wanted, direction)))
                 };
-                Reply::Readings { instance, version: Some(version), cursors: ranges.iter().map(cursor).collect() }
+                Reply::CollectedParts { instance, version: Some(version), cursors: ranges.iter().map(cursor).collect() }
             }
             Request::Validate(asked, _) => {
                 let unchanged = asked.ranges().map(|range| range.version == version).collect();
@@ -42,7 +42,7 @@ impl Played {
     }
 }
 
-/// Who waits for the n-th gather.
+/// Who waits for the n-th collect.
 fn waits(n: u32) -> Origin {
     Origin::Client { worker: 3, stream: n, connection: 7 }
 }
@@ -76,9 +76,9 @@ fn sort(acts: Vec<Act>) -> (Asks, Answers) {
     (asks, answers)
 }
 
-fn on(gathers: &mut Gathers, act: impl FnOnce(&mut Gathers, &mut Vec<Act>)) -> (Asks, Answers) {
+fn on(collects: &mut Collects, act: impl FnOnce(&mut Collects, &mut Vec<Act>)) -> (Asks, Answers) {
     let mut acts = Vec::new();
-    act(gathers, &mut acts);
+    act(collects, &mut acts);
     sort(acts)
 }
 
@@ -87,8 +87,8 @@ type Given = (Position, Vec<(Vec<u8>, u64)>);
 
 /// What a client gets.
 fn given(reply: Reply) -> Vec<Given> {
-    let Reply::Gathered { parts, range } = reply else { panic!("no range") };
-    let mut job = RangeJob::gathered(parts, &*range).expect("parts");
+    let Reply::Collected { parts, range } = reply else { panic!("no range") };
+    let mut job = RangeJob::collected(parts, &*range).expect("parts");
     let (mut out, mut decoder) = (bytes::BytesMut::new(), FrameDecoder::default());
     while !job.send(1, &mut out) {}
     decoder.feed(&out);
@@ -106,21 +106,21 @@ fn given(reply: Reply) -> Vec<Given> {
 
 #[test]
 fn all_parts_are_read_then_all_are_validated_many_at_a_time() {
-    let (mut gathers, mut replicas) = (Gathers::new(3), [Played::default(), Played::default()]);
+    let (mut collects, mut replicas) = (Collects::new(3), [Played::default(), Played::default()]);
     replicas[0].put("a1", 1);
     replicas[1].put("b1", 2);
     let now = Time(1);
     for n in 0..3 {
-        let (asks, answers) = on(&mut gathers, |g, acts| g.begin(now, waits(n), all(&[0, 1], n == 1), acts));
+        let (asks, answers) = on(&mut collects, |g, acts| g.begin(now, waits(n), all(&[0, 1], n == 1), acts));
         assert!(asks.is_empty() && answers.is_empty(), "read at the end of the turn");
     }
-    let (asks, _) = on(&mut gathers, |g, acts| g.read(now, acts));
+    let (asks, _) = on(&mut collects, |g, acts| g.read(now, acts));
     assert_eq!(asks.len(), 2, "one question for each replica");
     let mut validations = Vec::new();
     for (at, (partition, number, request)) in asks.into_iter().enumerate() {
-        assert!(matches!(&request, Request::Readings(ranges) if ranges.len() == 3));
+        assert!(matches!(&request, Request::CollectParts(ranges) if ranges.len() == 3));
         let reply = replicas[partition.0 as usize].answer(&request);
-        let (asks, answers) = on(&mut gathers, |g, acts| {
+        let (asks, answers) = on(&mut collects, |g, acts| {
             g.on_reply(number, partition, reply, acts);
             g.validate(now, acts);
         });
@@ -133,7 +133,7 @@ fn all_parts_are_read_then_all_are_validated_many_at_a_time() {
         assert!(matches!(&request, Request::Validate(asked, _) if asked.len() == 3 && asked.anywhere));
         let Reply::Validated { unchanged, .. } = replicas[partition.0 as usize].answer(&request) else { panic!() };
         let reply = Reply::Validated { instance: Instance(40), unchanged };
-        answers.extend(on(&mut gathers, |g, acts| g.on_reply(number, partition, reply, acts)).1);
+        answers.extend(on(&mut collects, |g, acts| g.on_reply(number, partition, reply, acts)).1);
     }
     assert_eq!(answers.iter().map(|(_, origin, _)| *origin).collect::<Vec<_>>(), [waits(0), waits(1), waits(2)]);
     for (n, (_, _, reply)) in answers.into_iter().enumerate() {
@@ -144,15 +144,15 @@ fn all_parts_are_read_then_all_are_validated_many_at_a_time() {
         }
         assert_eq!(given(reply), wanted);
     }
-    assert_eq!((gathers.parts, gathers.deadline()), (0, None));
+    assert_eq!((collects.parts, collects.deadline()), (0, None));
 }
 
 #[test]
 fn what_has_changed_is_read_once_more() {
-    let (mut gathers, mut replicas) = (Gathers::new(3), [Played::default(), Played::default()]);
+    let (mut collects, mut replicas) = (Collects::new(3), [Played::default(), Played::default()]);
     let now = Time(1);
     for (changes, holds) in [(1, true), (2, false)] {
-        let (mut asks, _) = on(&mut gathers, |g, acts| {
+        let (mut asks, _) = on(&mut collects, |g, acts| {
             g.begin(now, waits(changes), all(&[0, 1], false), acts);
             g.read(now, acts);
         });
@@ -166,7 +166,7 @@ fn what_has_changed_is_read_once_more() {
             }
             let (partition, number, request) = asks.remove(0);
             let reply = replicas[partition.0 as usize].answer(&request);
-            let (more, answers) = on(&mut gathers, |g, acts| {
+            let (more, answers) = on(&mut collects, |g, acts| {
                 g.on_reply(number, partition, reply, acts);
                 g.read(now, acts);
                 g.validate(now, acts);
@@ -180,13 +180,13 @@ fn what_has_changed_is_read_once_more() {
             reply => assert!(holds && given(reply)[0].1 == [(b"a".to_vec(), 1)]),
         }
     }
-    assert_eq!((gathers.parts, gathers.deadline()), (0, None));
+    assert_eq!((collects.parts, collects.deadline()), (0, None));
 }
 
 #[test]
 fn whatever_is_in_the_way_ends_it_at_once() {
     let wrong = || Reply::Refused(Refusal::WrongPartition);
-    let silent = |g: &mut Gathers| {
+    let silent = |g: &mut Collects| {
         let (asks, _) = on(g, |g, acts| {
             g.begin(Time(1), waits(1), all(&[0, 1], false), acts);
             g.read(Time(1), acts);
@@ -194,13 +194,13 @@ fn whatever_is_in_the_way_ends_it_at_once() {
         asks
     };
     // A replica refuses; a part of it lies elsewhere; nobody counts changes.
-    let elsewhere = |version| Reply::Readings { instance: Instance(1), version, cursors: vec![None] };
+    let elsewhere = |version| Reply::CollectedParts { instance: Instance(1), version, cursors: vec![None] };
     let version = Version { replica: ReplicaId(1), incarnation: 1, began: 1, changes: 0 };
     for reply in [wrong(), elsewhere(Some(version)), elsewhere(None)] {
-        let aborts = matches!(reply, Reply::Readings { version: None, .. });
-        let mut gathers = Gathers::new(3);
-        let asks = silent(&mut gathers);
-        let (_, answers) = on(&mut gathers, |g, acts| g.on_reply(asks[1].1, PartitionId(1), reply, acts));
+        let aborts = matches!(reply, Reply::CollectedParts { version: None, .. });
+        let mut collects = Collects::new(3);
+        let asks = silent(&mut collects);
+        let (_, answers) = on(&mut collects, |g, acts| g.on_reply(asks[1].1, PartitionId(1), reply, acts));
         assert!(matches!(&answers[..], [(PartitionId(1), origin, _)] if *origin == waits(1)));
         match &answers[0].2 {
             Reply::Refused(Refusal::WrongPartition) => assert!(!aborts),
@@ -209,27 +209,27 @@ fn whatever_is_in_the_way_ends_it_at_once() {
         }
         // What comes late is nobody's.
         let late = Played::default().answer(&asks[0].2);
-        let (asks, answers) = on(&mut gathers, |g, acts| {
+        let (asks, answers) = on(&mut collects, |g, acts| {
             g.on_reply(asks[0].1, PartitionId(0), late, acts);
             g.validate(Time(2), acts);
         });
-        assert!(asks.is_empty() && answers.is_empty() && gathers.parts == 0);
+        assert!(asks.is_empty() && answers.is_empty() && collects.parts == 0);
     }
     // Nothing comes.
-    let mut gathers = Gathers::new(3);
-    silent(&mut gathers);
-    let due = gathers.deadline().expect("it is watched");
+    let mut collects = Collects::new(3);
+    silent(&mut collects);
+    let due = collects.deadline().expect("it is watched");
     assert_eq!(due, Time(1) + LASTS_MAX);
-    assert!(on(&mut gathers, |g, acts| g.expire(Time(due.0 - 1), acts)).1.is_empty());
-    let (_, answers) = on(&mut gathers, |g, acts| g.expire(due, acts));
+    assert!(on(&mut collects, |g, acts| g.expire(Time(due.0 - 1), acts)).1.is_empty());
+    let (_, answers) = on(&mut collects, |g, acts| g.expire(due, acts));
     assert!(matches!(&answers[..], [(_, origin, Reply::Aborted { .. })] if *origin == waits(1)));
-    assert_eq!((gathers.parts, gathers.asked.len(), gathers.deadline()), (0, 0, None));
+    assert_eq!((collects.parts, collects.asked.len(), collects.deadline()), (0, 0, None));
     // More than may be read at a time.
     let many: Vec<u32> = (0..16).collect();
     for n in 0..PARTS_MAX as u32 / 16 {
-        assert!(on(&mut gathers, |g, acts| g.begin(Time(1), waits(n), all(&many, false), acts)).1.is_empty());
+        assert!(on(&mut collects, |g, acts| g.begin(Time(1), waits(n), all(&many, false), acts)).1.is_empty());
     }
-    let (_, answers) = on(&mut gathers, |g, acts| g.begin(Time(1), waits(9), all(&many, false), acts));
+    let (_, answers) = on(&mut collects, |g, acts| g.begin(Time(1), waits(9), all(&many, false), acts));
     assert!(matches!(&answers[..], [(_, _, Reply::Refused(Refusal::Busy))]));
 }
 
@@ -247,11 +247,11 @@ proptest! {
     /// One writer counts up in the first partition, and when that is done in the second one. At no moment is the second
     /// ahead, or more than one behind.
     #[test]
-    fn what_is_gathered_is_one_moment(moves in proptest::collection::vec(prop_oneof![
+    fn what_is_collected_is_one_moment(moves in proptest::collection::vec(prop_oneof![
         2 => Just(Move::Write), 1 => Just(Move::Begin), 3 => Just(Move::TurnEnd),
         4 => any::<prop::sample::Index>().prop_map(Move::Answer),
     ], 1..300)) {
-        let (mut gathers, mut replicas) = (Gathers::new(3), [Played::default(), Played::default()]);
+        let (mut collects, mut replicas) = (Collects::new(3), [Played::default(), Played::default()]);
         replicas[0].put("a", 0);
         replicas[1].put("b", 0);
         let (mut writes, mut begun, mut asks) = (0_u64, 0, Vec::new());
@@ -266,9 +266,9 @@ proptest! {
                 }
                 Move::Begin => {
                     begun += 1;
-                    on(&mut gathers, |g, acts| g.begin(now, waits(begun), all(&[0, 1], begun % 2 == 0), acts))
+                    on(&mut collects, |g, acts| g.begin(now, waits(begun), all(&[0, 1], begun % 2 == 0), acts))
                 }
-                Move::TurnEnd => on(&mut gathers, |g, acts| {
+                Move::TurnEnd => on(&mut collects, |g, acts| {
                     g.read(now, acts);
                     g.validate(now, acts);
                 }),
@@ -276,7 +276,7 @@ proptest! {
                     let asked: (PartitionId, u64, Request) = asks.remove(which.index(asks.len()));
                     let (partition, number, request) = asked;
                     let reply = replicas[partition.0 as usize].answer(&request);
-                    on(&mut gathers, |g, acts| g.on_reply(number, partition, reply, acts))
+                    on(&mut collects, |g, acts| g.on_reply(number, partition, reply, acts))
                 }
                 Move::Answer(_) => continue,
             };
@@ -302,6 +302,6 @@ proptest! {
 #[test]
 fn planted_bugs_of_a_gather_are_caught() {
     for mutant in ["collects_once", "validates_early"] {
-        planted::assert_caught(mutant, "gather::tests::what_is_gathered_is_one_moment");
+        planted::assert_caught(mutant, "collects::tests::what_is_collected_is_one_moment");
     }
 }
