@@ -1,6 +1,5 @@
 //! Parts of the tree at a size that fits the caches: `cargo bench -p coppice-btree --bench parts`. For changes of the
 //! code; what the tree does at its working size is in `big.rs`.
-#![allow(missing_docs)]
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

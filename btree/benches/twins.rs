@@ -5,7 +5,7 @@
 //! The safe tree is built from the same files as part of this program, with `link_safe.rs` in the place of `link.rs`.
 //! Rounds take turns, time is that of this thread, and only ratios count.
 //! `ENTRIES=1000000` makes it smaller.
-#![allow(missing_docs, dead_code, unused_imports, unreachable_pub)]
+#![allow(dead_code, unused_imports, unreachable_pub)]
 
 use std::hint::black_box;
 use std::time::Duration;

@@ -16,12 +16,12 @@ use crate::value::Key;
 pub enum LoadError {
     /// The key of pair `index` (from 0) is not above the one before it.
     NotSorted {
-        /// Which pair.
+        /// The place of the pair in the load, from 0.
         index: u64,
     },
     /// The key of pair `index` (from 0) is in the tree already.
     Present {
-        /// Which pair.
+        /// The place of the pair in the load, from 0.
         index: u64,
     },
 }

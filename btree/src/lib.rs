@@ -36,6 +36,7 @@
 //! | `mutants` | planted bugs |
 #![cfg_attr(feature = "safe", forbid(unsafe_code))]
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 #[macro_use]
 extern crate planted;

@@ -434,12 +434,12 @@ pub struct Cas {
 pub enum Load {
     /// So many pairs are loaded.
     Done {
-        /// How many.
+        /// How many pairs were loaded.
         pairs: u64,
     },
     /// Nothing was changed: the key of this pair (from 0) was there.
     Present {
-        /// Which.
+        /// Its place among the pairs of the load, from 0.
         pair: u64,
     },
 }

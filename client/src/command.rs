@@ -10,66 +10,66 @@ use crate::wire::{KEY_BYTES_MAX, Position, ResultRef, ScanOptions, VALUE_BYTES_M
 pub enum Operation {
     /// Writes, whether or not the key was there.
     Put {
-        /// Where.
+        /// The key, of at most [`KEY_BYTES_MAX`] bytes.
         key: Value,
-        /// What.
+        /// The new value, of at most [`VALUE_BYTES_MAX`] bytes.
         value: Value,
     },
     /// Writes only if the key is absent.
     Insert {
-        /// Where.
+        /// The key, of at most [`KEY_BYTES_MAX`] bytes.
         key: Value,
-        /// What.
+        /// The new value, of at most [`VALUE_BYTES_MAX`] bytes.
         value: Value,
     },
-    /// Removes.
+    /// Removes the key and its value, if it is there.
     Delete {
-        /// What.
+        /// The key, of at most [`KEY_BYTES_MAX`] bytes.
         key: Value,
     },
     /// Writes only if the key holds exactly `expected`.
     Cas {
-        /// Where.
+        /// The key, of at most [`KEY_BYTES_MAX`] bytes.
         key: Value,
-        /// What must be there.
+        /// The value that the key must hold.
         expected: Value,
-        /// What to write.
+        /// The new value, of at most [`VALUE_BYTES_MAX`] bytes.
         value: Value,
     },
-    /// Reads.
+    /// Reads the value, at this place among the writes of a command.
     Get {
-        /// What.
+        /// The key, of at most [`KEY_BYTES_MAX`] bytes.
         key: Value,
     },
 }
 
 impl Operation {
-    /// A put.
+    /// Writes `value`, whether or not the key was there.
     pub fn put(key: impl Into<Value>, value: impl Into<Value>) -> Operation {
         Operation::Put { key: key.into(), value: value.into() }
     }
 
-    /// An insert.
+    /// Writes `value` only if the key is absent.
     pub fn insert(key: impl Into<Value>, value: impl Into<Value>) -> Operation {
         Operation::Insert { key: key.into(), value: value.into() }
     }
 
-    /// A delete.
+    /// Removes the key and its value, if it is there.
     pub fn delete(key: impl Into<Value>) -> Operation {
         Operation::Delete { key: key.into() }
     }
 
-    /// A compare-and-set.
+    /// Writes `value` only if the key holds exactly `expected`.
     pub fn cas(key: impl Into<Value>, expected: impl Into<Value>, value: impl Into<Value>) -> Operation {
         Operation::Cas { key: key.into(), expected: expected.into(), value: value.into() }
     }
 
-    /// A get.
+    /// Reads the value.
     pub fn get(key: impl Into<Value>) -> Operation {
         Operation::Get { key: key.into() }
     }
 
-    /// The key.
+    /// The key that the operation is about.
     pub fn key(&self) -> &[u8] {
         match self {
             Operation::Put { key, .. }
@@ -214,7 +214,7 @@ pub enum Output {
 /// it observed last. Of the answers of one client, each asked for after the one before it, positions never go back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer<T> {
-    /// The result.
+    /// What the command answered.
     pub output: T,
     /// The position; of the first execution if the command was repeated.
     pub position: Position,

@@ -61,9 +61,9 @@ impl Error {
 /// A call that certainly had no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Why.
+    /// Why it had none.
     pub reason: Reason,
-    /// Where.
+    /// The partition, and the nodes that could have served it.
     pub place: Place,
 }
 
@@ -131,11 +131,11 @@ pub enum Reason {
 /// A write whose outcome is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unknown {
-    /// Why.
+    /// Why nobody knows.
     pub cause: Cause,
     /// Repeats the same command under the same number: executed at most once.
     pub resume: Option<ResumeToken>,
-    /// Where.
+    /// The partition, and the nodes that could have served it.
     pub place: Place,
 }
 

@@ -75,7 +75,7 @@ impl std::str::FromStr for ClusterId {
 /// A place in a partition's log; prints `p2#1841.0`, and `p2#1841` behind all commands of the instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
-    /// Whose log.
+    /// The partition whose log it is in.
     pub partition: PartitionId,
     /// Instance, from 1; 0 is before the first.
     pub instance: u64,
@@ -148,7 +148,7 @@ impl fmt::Display for Ticket {
 /// of the range has changed since. Means nothing to anybody else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Version {
-    /// Which replica.
+    /// The replica that counted it.
     pub replica: ReplicaId,
     /// Counts the starts of its node.
     pub incarnation: u64,

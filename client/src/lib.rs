@@ -21,6 +21,7 @@
 //! # }
 //! ```
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 #[macro_use]
 extern crate planted;

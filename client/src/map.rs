@@ -27,9 +27,9 @@ pub struct PartitionMap {
 /// A node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Which node.
+    /// Its number in the cluster.
     pub id: NodeId,
-    /// Its label.
+    /// Its name for people: `name` of its configuration.
     pub name: String,
     /// Where it is reached.
     pub addresses: Addresses,
@@ -40,13 +40,13 @@ pub struct NodeInfo {
 /// Where a node is reached, as `host:port`; empty: that door is closed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Addresses {
-    /// Clients.
+    /// For clients.
     pub native: String,
-    /// Other nodes.
+    /// For other nodes.
     pub peer: String,
-    /// Admin HTTP.
+    /// For health, metrics and status over HTTP.
     pub admin: String,
-    /// RESP.
+    /// For clients that speak RESP.
     pub resp: String,
 }
 
@@ -69,9 +69,9 @@ pub enum NodeState {
 /// A partition: its keys and its replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
-    /// Which partition.
+    /// Its number in the cluster.
     pub partition: PartitionId,
-    /// First key.
+    /// First key of the partition.
     #[serde(with = "serde_bytes")]
     pub low: Bytes,
     /// First key beyond; none: unbounded.
@@ -86,7 +86,7 @@ pub struct Entry {
 /// A replica of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReplicaInfo {
-    /// Which replica.
+    /// Its number in the group.
     pub replica: ReplicaId,
     /// Where it runs.
     pub node: NodeId,
@@ -218,13 +218,13 @@ pub enum MapError {
     /// Keys before or behind this partition belong to nobody, or to two.
     #[error("the key space has a gap or an overlap at {partition}")]
     Gap {
-        /// Where.
+        /// The partition behind the gap, or with the overlap.
         partition: PartitionId,
     },
     /// A partition without keys.
     #[error("{partition} has no keys")]
     Empty {
-        /// Which.
+        /// The partition without keys.
         partition: PartitionId,
     },
     /// Ids of nodes or partitions are not unique, or not in order.
@@ -233,7 +233,7 @@ pub enum MapError {
     /// A replica on a node that the map does not know.
     #[error("{partition} has a replica on an unknown node")]
     UnknownNode {
-        /// Whose replica.
+        /// The partition that the replica belongs to.
         partition: PartitionId,
     },
 }

@@ -38,7 +38,7 @@ pub struct Files {
 /// The own certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Own {
-    /// The certificate.
+    /// PEM file with the certificate and those between it and an authority.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
@@ -70,7 +70,7 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What the system said.
         error: io::Error,
@@ -78,7 +78,7 @@ pub enum TlsError {
     /// A file does not hold what it should.
     #[error("{}: {what}", path.display())]
     Content {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         what: String,

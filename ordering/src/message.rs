@@ -93,11 +93,9 @@ pub struct Phase1b {
 /// One accepted batch: the vote of an acceptor.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AcceptedBatch {
-    /// Where.
     pub instance: Instance,
     /// The ballot in which it was accepted, not the one promised (hazards.md PX3).
     pub ballot: Ballot,
-    /// What.
     pub batch: Batch,
 }
 
@@ -106,7 +104,6 @@ pub struct AcceptedBatch {
 pub struct Phase2a {
     /// The leader's.
     pub ballot: Ballot,
-    /// Where.
     pub instance: Instance,
     /// What. The same handles in every copy.
     pub batch: Batch,

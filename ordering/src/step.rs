@@ -43,17 +43,13 @@ pub enum Input {
     /// is void. Whoever sets [`crate::Settings::quiesce_heartbeat_interval`] must tell this well within
     /// `election_timeout`.
     Lost {
-        /// Which replica.
         peer: ReplicaId,
         /// When its node was last heard.
         since: Time,
     },
     /// The process of this replica has ended: its machine closed its connections and refuses new ones. A hint, as a
     /// timeout is one; a leader that is gone is not waited for. Not every end is told: a machine may end too.
-    Gone {
-        /// Which replica.
-        peer: ReplicaId,
-    },
+    Gone { peer: ReplicaId },
     /// Everything up to here is decided **and** executed as decided. Feeds `apply_lag_max` (papers.md A11) and the
     /// takeover (protocol.md 7). Values above what is decided count as that.
     Executed(Instance),
@@ -84,25 +80,21 @@ pub enum Effect {
     Persist {
         /// Ascends by one.
         lsn: Lsn,
-        /// What.
         record: Record,
     },
     /// Send; losing it is harmless.
     Send {
         /// Never this replica.
         to: ReplicaId,
-        /// What.
         message: Message,
     },
     /// A batch arrived or was proposed here: it may be executed speculatively (protocol.md 2.1). Comes in any order of
     /// instances, and again for the same one when another ballot brings the same or another batch. Never for an
     /// instance that was announced as decided.
     Accepted {
-        /// Where.
         instance: Instance,
         /// One batch per (instance, ballot), for ever.
         ballot: Ballot,
-        /// What.
         batch: Batch,
     },
     /// Everything up to here is decided. The last `Accepted` of each instance was the decided value.
@@ -113,7 +105,6 @@ pub enum Effect {
     /// Leader: the oldest queued submissions went into this instance. Their outcome is open from now on. Follows the
     /// instance's `Accepted`.
     Proposed {
-        /// Where.
         instance: Instance,
         /// How many calls of `submit` it holds.
         submissions: u32,
@@ -142,7 +133,6 @@ pub enum Effect {
     },
     /// This replica leads and has executed all that was decided before: it takes commands and serves reads.
     Leading {
-        /// Its ballot.
         ballot: Ballot,
         /// The first instance of its own.
         from: Instance,
@@ -204,13 +194,11 @@ pub enum Record {
     },
     /// A vote. It promises its ballot too.
     Accept {
-        /// Where.
         instance: Instance,
         /// In which ballot.
         ballot: Ballot,
         /// What was known to be decided then: so deciding needs no record of its own.
         decided_upto: Instance,
-        /// What.
         batch: Batch,
     },
     /// A decided batch that came from another replica. No vote.
@@ -219,20 +207,13 @@ pub enum Record {
         instance: Instance,
         /// The ballot under which the other replica keeps it.
         ballot: Ballot,
-        /// What.
         batch: Batch,
     },
     /// Everything up to here is decided. Lazy.
-    Decided {
-        /// What.
-        upto: Instance,
-    },
+    Decided { upto: Instance },
     /// Leases of at most this length are promised from now on; after a restart the longest is waited for (protocol.md
     /// 7).
-    Lease {
-        /// How long.
-        duration: Duration,
-    },
+    Lease { duration: Duration },
 }
 
 impl Record {

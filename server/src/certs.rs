@@ -34,7 +34,6 @@ pub enum CertError {
     /// A file cannot be read or written.
     #[error("{}: {error}", path.display())]
     Io {
-        /// Which.
         path: PathBuf,
         /// What the system said.
         error: io::Error,
@@ -74,14 +73,10 @@ pub enum Subject {
         node: NodeId,
         /// Numbers that it may have later: a node that has lost its disk comes back under another one.
         later: Vec<NodeId>,
-        /// Its hosts.
         hosts: Vec<String>,
     },
     /// A client or an operator.
-    Client {
-        /// Its name.
-        name: String,
-    },
+    Client { name: String },
 }
 
 impl Subject {

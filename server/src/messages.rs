@@ -14,14 +14,12 @@ pub enum ToControl {
     Report(Report),
     /// A client asks for the status.
     Status {
-        /// How.
         get: StatusGet,
         /// Where to.
         reply: oneshot::Sender<Arc<Status>>,
     },
     /// An operator's verb.
     Admin {
-        /// Which.
         request: Box<AdminRequest>,
         /// Who asks; none: access control is off.
         by: Option<String>,
@@ -30,9 +28,7 @@ pub enum ToControl {
     },
     /// Another node asks.
     Question {
-        /// Who.
         asker: Box<Asker>,
-        /// What.
         question: Box<Question>,
         /// Where to.
         reply: oneshot::Sender<Answer>,

@@ -31,7 +31,6 @@ const COPY_FOUND: &str = "this node runs on a copy of its data directory: it vot
 pub struct Shared {
     /// This node's settings.
     pub config: NodeConfig,
-    /// Its metrics.
     pub metrics: metrics::Node,
     /// This process among the nodes.
     pub own: OwnNode,

@@ -17,7 +17,6 @@ pub enum StartError {
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Listen {
-        /// Which.
         address: Address,
         /// What the system said.
         error: std::io::Error,
@@ -38,10 +37,7 @@ pub enum StartError {
     Tls(#[from] TlsError),
     /// Beyond loopback only with TLS or `insecure = true`.
     #[error("{address} is not a loopback address, and its port is in the clear: set insecure = true to accept that")]
-    Insecure {
-        /// Which.
-        address: Address,
-    },
+    Insecure { address: Address },
 }
 
 /// Why what a node has on its disk cannot be used.

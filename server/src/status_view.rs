@@ -51,7 +51,6 @@ impl Health {
         }
     }
 
-    /// One word.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

@@ -17,7 +17,6 @@ pub enum Request {
     Resume(Command, crate::resume::ResumeToken),
     /// The value of a key.
     Get {
-        /// Which key.
         key: Value,
         /// How it is served.
         mode: ReadMode,

@@ -61,7 +61,6 @@ pub enum Input {
     Connected(ConnectionId),
     /// The connection could not be opened, or ended.
     Disconnected {
-        /// Which one.
         connection: ConnectionId,
         /// Why, in words.
         reason: String,
@@ -70,12 +69,10 @@ pub enum Input {
     Frame {
         /// On which connection.
         connection: ConnectionId,
-        /// The frame.
         frame: Frame,
     },
     /// The reader of a range has consumed so many bytes of its parts.
     Credit {
-        /// Which range.
         call: CallKey,
         /// How many bytes more may come.
         bytes: u32,
@@ -96,16 +93,12 @@ pub enum Effect {
     },
     /// Write these bytes.
     Send {
-        /// Where.
         connection: ConnectionId,
         /// Whole frames.
         bytes: Bytes,
     },
     /// Close the connection; nothing need be reported.
-    Close {
-        /// Which one.
-        connection: ConnectionId,
-    },
+    Close { connection: ConnectionId },
     /// A call is over.
     Complete {
         /// The caller's token.

@@ -26,20 +26,33 @@ pub struct ConnectionId {
 #[derive(Clone, Debug)]
 pub(super) enum RequestKind {
     /// Commands of one session; the last `left` are not answered yet.
-    Pack { calls: Vec<CallKey>, left: u32, session: SessionKey },
+    Pack {
+        calls: Vec<CallKey>,
+        left: u32,
+        session: SessionKey,
+    },
     /// A session's opening.
     Open,
     /// Gets; the last `left` are not answered yet.
-    Read { calls: Vec<CallKey>, left: u32 },
-    /// A range.
+    Read {
+        calls: Vec<CallKey>,
+        left: u32,
+    },
     Range(RangeProgress),
     /// A part of a range that is collected from several partitions.
-    Collect { call: CallKey, place: u32 },
+    Collect {
+        call: CallKey,
+        place: u32,
+    },
     /// Whether parts of collected ranges have changed.
-    Validate { entries: Vec<(CallKey, u32)> },
+    Validate {
+        entries: Vec<(CallKey, u32)>,
+    },
     /// A query, with the number of the attempt.
-    Query { call: CallKey, number: u32 },
-    /// The map.
+    Query {
+        call: CallKey,
+        number: u32,
+    },
     Map,
 }
 

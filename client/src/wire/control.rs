@@ -41,7 +41,6 @@ pub struct Hello {
     pub protocol_max: u16,
     /// Optional abilities, one bit each; none yet.
     pub features: u64,
-    /// Which client.
     pub client: ClientId,
     /// The cluster that it wants; none: it does not know one yet. Another one is refused, with both ids.
     pub cluster: Option<ClusterId>,
@@ -54,7 +53,6 @@ pub struct Hello {
 /// Which node, and which life of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeIdentity {
-    /// Which node.
     pub node: NodeId,
     /// Changes when its directory is made anew: a disk that lost its state is not the old voter (protocol.md 1.5).
     pub incarnation: u64,
@@ -160,7 +158,6 @@ pub enum AdminRequest {
     },
     /// Hands leadership over.
     TransferLeader {
-        /// Whose.
         partition: PartitionId,
         /// To which node.
         to: NodeId,
@@ -181,7 +178,6 @@ pub enum AdminRequest {
     },
     /// The map, of a node that hears a majority of the directory.
     Map,
-    /// The users.
     Users,
     /// Changes who may do what.
     ChangeUsers(UserChange),
@@ -305,7 +301,6 @@ pub enum AdminReply {
     Done,
     /// The cluster is formed, now or (with `if_needed`) before.
     Initialized {
-        /// Its id.
         cluster: ClusterId,
         /// How many nodes it has.
         nodes: u32,

@@ -87,7 +87,6 @@ pub fn put_entry_parts(out: &mut BytesMut, tag: u8, parts: &[&[u8]]) {
 /// Content of an entry with [`TAG_OPEN`]: a client opens a session. The entry's position becomes the session's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Open {
-    /// Whose session.
     pub client: ClientId,
     /// Distinguishes the openings of this client, so that each answer finds its request.
     pub nonce: u64,

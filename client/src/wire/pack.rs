@@ -177,7 +177,6 @@ impl<'a> Pack<'a> {
         Ok(Pack { session, count, lowest_unacknowledged, eight, commands })
     }
 
-    /// Whose commands.
     pub fn session(&self) -> SessionId {
         self.session
     }

@@ -160,7 +160,6 @@ impl PartCursor {
         self.at >= self.body.len()
     }
 
-    /// The next pair.
     #[inline]
     pub fn next_pair(&mut self) -> Option<(&[u8], &[u8])> {
         let mut reader = Reader::new(&self.body[self.at..]);

@@ -134,7 +134,6 @@ pub struct QueryPlan {
 /// One part of a query, as the coordinator cut it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubRange {
-    /// Whose keys.
     pub partition: PartitionId,
     /// First key.
     pub low: Bytes,
@@ -223,7 +222,6 @@ impl QueryPlan {
 /// The coordinator to the client, last: the parts of this ticket are the result (protocol.md 4, step 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryCompleted {
-    /// The ticket.
     pub ticket: Ticket,
 }
 

@@ -68,22 +68,15 @@ pub enum Refusal {
     /// The snapshot of a range was pinned too long (`limits.scan_snapshot_max_age`): ask for the rest as a new range.
     SnapshotExpired,
     /// The node knows this request and cannot serve it, now or in general.
-    Unavailable {
-        /// Why.
-        text: String,
-    },
+    Unavailable { text: String },
     /// The query has a ticket and no result, and never will: ask again, as a new attempt (protocol.md 4.1).
     Aborted {
-        /// Why.
         text: String,
         /// The partition that did not order it in time, if that is why.
         unplaced: Option<PartitionId>,
     },
     /// The connection acts for nobody: its credentials are missing, wrong, or no longer valid.
-    Unauthenticated {
-        /// Which.
-        text: String,
-    },
+    Unauthenticated { text: String },
 }
 
 // Codes. Never used twice.

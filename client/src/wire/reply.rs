@@ -78,22 +78,13 @@ pub enum ResultRef<'a> {
         current: Option<&'a [u8]>,
     },
     /// Read.
-    Get {
-        /// The value.
-        value: Option<&'a [u8]>,
-    },
+    Get { value: Option<&'a [u8]> },
     /// Several operations.
     Many(ManyResults<'a>),
     /// All pairs of a load were new and are loaded.
-    Loaded {
-        /// How many.
-        pairs: u64,
-    },
+    Loaded { pairs: u64 },
     /// Nothing was loaded: the key of this pair (from 0) was there already.
-    NotLoaded {
-        /// Which pair.
-        present: u64,
-    },
+    NotLoaded { present: u64 },
     /// The session is open; the result's position is its id.
     Opened,
     /// Executed, but the results are more than an answer can hold.
@@ -114,7 +105,6 @@ pub struct ManyResults<'a> {
 }
 
 impl<'a> ManyResults<'a> {
-    /// How many.
     pub fn len(&self) -> usize {
         self.count as usize
     }
@@ -237,7 +227,6 @@ impl<'a> Iterator for Replies<'a> {
 /// Results for one stream. Checked whole before it is given out: nobody acts on half of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section<'a> {
-    /// Which request.
     pub stream: u32,
     /// Position of the pack's first command, or of the whole read.
     pub position: Position,

@@ -49,7 +49,6 @@ pub enum Request {
     PartCredit {
         /// Number of the attempt.
         query: u32,
-        /// Which part.
         partition: PartitionId,
         /// How many bytes more.
         bytes: u32,
@@ -117,7 +116,6 @@ impl Request {
 pub struct CommandsRequest {
     /// Which partition executes it.
     pub partition: PartitionId,
-    /// Whose commands.
     pub session: SessionId,
     /// How many commands.
     pub count: u32,
@@ -152,7 +150,6 @@ fn split_entry(body: &Bytes) -> Result<(PartitionId, Bytes), WireError> {
 pub struct OpenRequest {
     /// In which partition.
     pub partition: PartitionId,
-    /// Whose session.
     pub client: ClientId,
     /// Pairs the answer with the request.
     pub nonce: u64,
@@ -185,7 +182,6 @@ const READ_EIGHT: u8 = 4;
 /// Body: `u8 flags (1 stale, 2 anywhere, 4 eight), varint partition, varint count, keys`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Which partition.
     pub partition: PartitionId,
     /// The decided state of the replica that is asked will do (protocol.md 7).
     pub stale: bool,
@@ -285,7 +281,6 @@ const RANGE_VERSIONED: u8 = 64;
 /// partition, varint pairs_max, varint bytes_max, varint credit, low, [high]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeRequest {
-    /// Which partition.
     pub partition: PartitionId,
     /// First key.
     pub low: Value,

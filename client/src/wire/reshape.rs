@@ -40,20 +40,11 @@ pub enum Shape {
         address: String,
     },
     /// The replicas of a node are rebuilt on others, its leaderships are handed over; it stays a node.
-    DrainNode {
-        /// Which.
-        node: NodeId,
-    },
+    DrainNode { node: NodeId },
     /// A drained node may hold replicas again.
-    UndrainNode {
-        /// Which.
-        node: NodeId,
-    },
+    UndrainNode { node: NodeId },
     /// A node is drained, then it is none of the cluster's any more.
-    RemoveNode {
-        /// Which.
-        node: NodeId,
-    },
+    RemoveNode { node: NodeId },
     /// The process at `address` becomes a node and gets the replicas of `old`, which is removed: for a lost disk.
     ReplaceNode {
         /// Which node goes.
@@ -109,9 +100,7 @@ impl Shape {
 /// Asks for a change, or how far it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReshapeRequest {
-    /// Its name.
     pub change: ChangeId,
-    /// What.
     pub shape: Shape,
     /// Only say what would be done.
     pub dry_run: bool,

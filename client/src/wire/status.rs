@@ -34,7 +34,6 @@ pub struct Status {
 /// One node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// Which node.
     pub id: NodeId,
     /// Its label.
     pub name: String,
@@ -65,7 +64,6 @@ pub struct NodeStatus {
 /// One partition, or the directory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PartitionStatus {
-    /// Which partition.
     pub id: PartitionId,
     /// First key.
     #[serde(with = "serde_bytes")]
@@ -75,7 +73,6 @@ pub struct PartitionStatus {
     pub high: Option<Bytes>,
     /// Who leads it; none: nobody that was heard of.
     pub leader: Option<NodeId>,
-    /// Its replicas.
     pub replicas: Vec<ReplicaStatus>,
     /// Ballot of the leader: round and replica.
     pub ballot: (u64, ReplicaId),
@@ -91,7 +88,6 @@ pub struct PartitionStatus {
     pub held: u64,
     /// Bytes of undo records of what is executed and undecided.
     pub undo_bytes: u64,
-    /// Keys.
     pub keys: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
@@ -110,9 +106,7 @@ pub struct PartitionStatus {
 /// One replica.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReplicaStatus {
-    /// Which replica.
     pub replica: ReplicaId,
-    /// Where.
     pub node: NodeId,
     /// Whether it votes.
     pub voter: bool,

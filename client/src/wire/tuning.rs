@@ -18,7 +18,6 @@ pub struct TuningReport {
 /// One group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupTuning {
-    /// Which group.
     pub partition: PartitionId,
     /// Who leads it and says this.
     pub leader: NodeId,

@@ -51,7 +51,6 @@ impl FromStr for Role {
 /// A role for the keys that begin with a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Grant {
-    /// Which role.
     pub role: Role,
     /// Which keys; empty: all.
     #[serde(with = "crate::serde_bytes")]
@@ -63,7 +62,6 @@ pub struct Grant {
 pub enum UserChange {
     /// A new user. The first one is an admin for all keys with a token, and switches access control on.
     Add {
-        /// Its name.
         name: String,
         /// What it may do.
         grant: Grant,
@@ -73,33 +71,22 @@ pub enum UserChange {
         certificate: Option<String>,
     },
     /// A user may do more.
-    Grant {
-        /// Which user.
-        name: String,
-        /// What.
-        grant: Grant,
-    },
+    Grant { name: String, grant: Grant },
     /// A user may no longer do something that was granted.
     Revoke {
-        /// Which user.
         name: String,
         /// What, as it was granted.
         grant: Grant,
     },
     /// A user gets a new token.
     Token {
-        /// Which user.
         name: String,
-        /// Its hash.
         token: TokenHash,
         /// The token of before counts too, until the next change of this kind.
         keep: bool,
     },
     /// A user goes, with its tokens and grants.
-    Remove {
-        /// Which user.
-        name: String,
-    },
+    Remove { name: String },
 }
 
 impl UserChange {
@@ -129,7 +116,6 @@ impl UserChange {
 /// A user as an operator sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserRow {
-    /// Its name.
     pub name: String,
     /// What it may do.
     pub grants: Vec<Grant>,

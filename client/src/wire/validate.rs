@@ -34,7 +34,6 @@ pub struct RangeVersion<'a> {
 /// Asks a replica whether ranges have changed since it answered them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValidateRequest {
-    /// Which partition.
     pub partition: PartitionId,
     /// As in [`ReadRequest`](super::ReadRequest).
     pub anywhere: bool,

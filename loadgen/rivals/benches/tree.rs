@@ -6,7 +6,6 @@
 //! clock on the wall; what neighbours do to caches and memory remains, so only ratios count. The median round is
 //! printed, with `std::collections::BTreeMap` as 1.0. All maps use mimalloc. `ENTRIES=1000000` makes it smaller,
 //! `PHASES=get,scan` picks phases by name.
-#![allow(missing_docs)]
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

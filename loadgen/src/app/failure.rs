@@ -5,7 +5,6 @@ use serde_json::json;
 /// Exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Done.
     Done = 0,
     /// It was carried out and did not reach what was asked for.
     Failed = 1,

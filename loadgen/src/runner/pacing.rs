@@ -18,7 +18,6 @@ const UNTAKEN_MAX: u64 = 10_000_000;
 /// A slot that may send now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// The slot.
     pub slot: u32,
     /// When it should have started.
     pub intended: Nanos,

@@ -55,7 +55,6 @@ pub struct Mix {
     pub name: String,
     /// Weights; they need not sum to 100.
     pub weights: Vec<(Kind, u32)>,
-    /// Which keys.
     pub spread: Spread,
     /// How many keys.
     pub size: Size,

@@ -6,7 +6,6 @@ use super::request::Kind;
 /// What a property file asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Properties {
-    /// The mix.
     pub mix: Mix,
     /// `recordcount`.
     pub records: Option<u64>,

@@ -27,7 +27,6 @@ pub struct State {
 
 /// The server; it ends with the process.
 pub struct Mini {
-    /// Its address.
     pub address: String,
     /// Its state, to look at and to disturb.
     pub state: Arc<Mutex<State>>,

@@ -58,11 +58,8 @@ pub struct CoordinatorCounters {
     pub rounds: u64,
     /// Queries that got a ticket.
     pub queries_cut: u64,
-    /// Queries completed.
     pub queries_completed: u64,
-    /// Queries aborted.
     pub queries_aborted: u64,
-    /// Queries refused.
     pub queries_refused: u64,
     /// Changes released.
     pub changes: u64,
@@ -84,7 +81,6 @@ pub struct Coordinator {
     counters: CoordinatorCounters,
 }
 
-/// One leadership.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Leadership {
     map: MapVersion,
@@ -171,7 +167,6 @@ impl Coordinator {
         self.leadership.as_ref().is_some_and(|leadership| leadership.tickets.is_late(partition))
     }
 
-    /// The counters.
     pub fn counters(&self) -> &CoordinatorCounters {
         &self.counters
     }

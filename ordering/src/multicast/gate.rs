@@ -122,7 +122,6 @@ impl<T> Gate<T> {
         self.decided_upto
     }
 
-    /// The watermark.
     pub fn watermark(&self) -> Option<Ticket> {
         self.released
     }

@@ -10,11 +10,9 @@ use crate::ids::{Ballot, ChangeId, ConfirmToken, MapVersion, PartitionId, QueryI
 /// Put this into your log: coordinator to the leader of a partition, and the entry itself (protocol.md 4, step 2).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// Which one.
     pub ticket: Ticket,
     /// The ticket of the same ballot that was sent to this partition before this one. `None`: the first one.
     pub prev: Option<Ticket>,
-    /// What for.
     pub work: Work,
 }
 
@@ -69,7 +67,6 @@ pub struct SubQuery {
 /// One attempt at a query.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Query {
-    /// Its name.
     pub id: QueryId,
     /// The map by which it was cut.
     pub map: MapVersion,
@@ -126,7 +123,6 @@ pub enum Input {
     Change(Change),
     /// A partition's leader says that everything up to this ticket is decided there.
     Placed {
-        /// Whose log.
         partition: PartitionId,
         /// The last one in it.
         ticket: Ticket,
@@ -141,15 +137,9 @@ pub enum Input {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Send to the leader of this partition; losing it is harmless.
-    Place {
-        /// Whose leader.
-        partition: PartitionId,
-        /// What.
-        place: Place,
-    },
+    Place { partition: PartitionId, place: Place },
     /// Tell the leader of this partition; losing it is harmless.
     Released {
-        /// Whose leader.
         partition: PartitionId,
         /// Every ticket up to here is released or voided. Grows.
         watermark: Ticket,
@@ -158,40 +148,15 @@ pub enum Effect {
     /// with a later token, if it is not answered.
     Confirm(ConfirmToken),
     /// This query has a ticket: its client may expect the parts.
-    Cut {
-        /// Which query.
-        query: QueryId,
-        /// Its ticket.
-        ticket: Ticket,
-    },
+    Cut { query: QueryId, ticket: Ticket },
     /// The parts of this ticket are the query's result.
-    Complete {
-        /// Which query.
-        query: QueryId,
-        /// Its ticket.
-        ticket: Ticket,
-    },
+    Complete { query: QueryId, ticket: Ticket },
     /// The query has no result, and never will: ask again.
-    Aborted {
-        /// Which query.
-        query: QueryId,
-        /// Why.
-        why: Abort,
-    },
+    Aborted { query: QueryId, why: Abort },
     /// The query was not taken.
-    Refused {
-        /// Which query.
-        query: QueryId,
-        /// Why.
-        why: Refusal,
-    },
+    Refused { query: QueryId, why: Refusal },
     /// The change is placed in all its partitions and released. It need not be given to a later leader.
-    Changed {
-        /// Which change.
-        id: ChangeId,
-        /// Its ticket.
-        ticket: Ticket,
-    },
+    Changed { id: ChangeId, ticket: Ticket },
 }
 
 /// Why a query that was taken has no result.

@@ -427,7 +427,6 @@ impl Paxos {
         &self.settings
     }
 
-    /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }

@@ -143,7 +143,6 @@ pub struct Model {
     pub sizes: Sizes,
     /// The links.
     pub link: Link,
-    /// The CPU.
     pub cpu: InstanceCost,
     /// phi_exec: executing one request, in milliseconds; part of `cpu` too.
     pub execute_ms: f64,

@@ -44,7 +44,6 @@ pub enum Act {
         partition: PartitionId,
         /// Names the answer.
         origin: Origin,
-        /// What.
         request: Request,
     },
     /// The end of a collect.

@@ -12,14 +12,12 @@ use coppice_ordering::{Ballot, Instance, Lsn, Record, ReplicaId};
 pub enum Entry {
     /// A promise, vote or decision of one group's replica.
     Group {
-        /// Whose.
         group: PartitionId,
         /// What `coppice_ordering` asked to persist.
         record: Record,
     },
     /// A replica of `group` starts here; anything the log holds of an older replica of the group is void.
     Created {
-        /// Which group.
         group: PartitionId,
         /// As which replica: above any earlier one of the group.
         replica: ReplicaId,
@@ -27,15 +25,9 @@ pub enum Entry {
         create: Bytes,
     },
     /// The replica is removed, and must not be started again (protocol.md 8: a replayed split starts nothing twice).
-    Removed {
-        /// Which group.
-        group: PartitionId,
-        /// Which replica.
-        replica: ReplicaId,
-    },
+    Removed { group: PartitionId, replica: ReplicaId },
     /// A durable, verified checkpoint holds everything up to `upto`: older batches may go.
     Trimmed {
-        /// Which group.
         group: PartitionId,
         /// The checkpoint's instance.
         upto: Instance,

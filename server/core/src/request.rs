@@ -17,7 +17,6 @@ use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 /// Who asked, and so where the reply goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// A client.
     Client {
         /// The worker that has its connection.
         worker: u16,
@@ -35,7 +34,6 @@ pub enum Origin {
     },
     /// A double collect of a worker (`crate::collects`).
     Collect {
-        /// The worker.
         worker: u16,
         /// The request, as that counts them.
         number: u64,
@@ -81,7 +79,6 @@ pub enum Request {
     Pack {
         /// Goes into the batch as it is.
         entry: Bytes,
-        /// How many.
         commands: u32,
         /// What executing them costs ([`coppice_client::wire::PACK_WORK_MAX`]).
         work: u32,
@@ -221,10 +218,7 @@ pub enum Reply {
     /// A query has a ticket: what to expect, and from whom. Not the last answer.
     QueryPlan(Box<QueryPlan>),
     /// The parts of this ticket are the query's result.
-    Completed {
-        /// Its ticket.
-        ticket: Ticket,
-    },
+    Completed { ticket: Ticket },
     /// The query has no result: ask again.
     Aborted {
         /// Why, in words.

@@ -33,7 +33,6 @@ pub enum CommandLookup<'a> {
     Answered {
         /// In whose log: after a split, perhaps the parent's.
         partition: PartitionId,
-        /// Where.
         instance: u64,
         /// Index in its batch.
         index: u32,
@@ -50,12 +49,7 @@ pub enum CommandLookup<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Numbers {
     /// `count` numbers from `first`, without gaps.
-    Run {
-        /// The first one.
-        first: u64,
-        /// How many.
-        count: u32,
-    },
+    Run { first: u64, count: u32 },
     /// Any ascending numbers.
     List(Box<[u64]>),
 }

@@ -18,7 +18,6 @@ use crate::sessions::Sessions;
 pub struct Head {
     /// Whose state: that of another cluster is never installed.
     pub cluster: ClusterId,
-    /// Whose state.
     pub partition: PartitionId,
     /// The state after this instance.
     pub instance: Instance,

@@ -11,11 +11,9 @@ use crate::ids::wire_replica;
 /// What a node knows of itself.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LocalStatus {
-    /// The node.
     pub node: NodeStatus,
     /// Version of its map.
     pub map_version: u64,
-    /// Its replicas.
     pub replicas: BTreeMap<PartitionId, LocalReplica>,
     /// What is wrong with it.
     pub warnings: Vec<String>,
@@ -93,7 +91,6 @@ impl GroupReport {
 /// One replica as its node knows it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LocalReplica {
-    /// Which replica.
     pub replica: ReplicaId,
     /// The map version of its boundaries in a checkpoint on its disk.
     pub saved: MapVersion,
@@ -107,7 +104,6 @@ pub struct LocalReplica {
     pub decided_upto: u64,
     /// Forgotten.
     pub trimmed_upto: u64,
-    /// Keys.
     pub keys: u64,
     /// Bytes of keys and values.
     pub bytes: u64,
@@ -119,7 +115,6 @@ pub struct LocalReplica {
     pub window: u32,
     /// Commands per batch, lately.
     pub batch_commands: f64,
-    /// Sessions.
     pub sessions: u64,
     /// How far behind the other replicas are, in instances and milliseconds, as a leader sees it.
     pub lags: BTreeMap<NodeId, (u64, u64)>,

@@ -23,7 +23,6 @@ const VALUE_BYTES_MAX: u64 = 1 << 20; // below 2^21: a length has at most three 
 pub struct Chunk {
     /// Counts from 0.
     pub number: u64,
-    /// Its bytes.
     pub bytes: Bytes,
     /// Their crc32c, tied to their place.
     pub crc: u32,
@@ -44,10 +43,7 @@ pub fn chunk_crc(head: &Head, number: u64, bytes: &[u8]) -> u32 {
 pub enum StreamError {
     /// Bytes changed, or those of another place.
     #[error("the checksum of chunk {number} does not fit")]
-    Checksum {
-        /// Which chunk.
-        number: u64,
-    },
+    Checksum { number: u64 },
     /// Another chunk than the next.
     #[error("chunk {found} where {expected} comes next")]
     Order {

@@ -15,7 +15,6 @@ use crate::text::Coding;
 /// What a message needs to know of the command that failed.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// The verb.
     pub verb: &'static str,
     /// The words after `coppice`, as they were given.
     pub line: Vec<String>,

@@ -50,7 +50,6 @@ impl Style {
 
 /// Where things are printed and how.
 pub struct Output<'a> {
-    /// How.
     pub style: Style,
     /// Data: stdout.
     pub data: &'a mut dyn Write,

@@ -88,7 +88,6 @@ pub struct Loaded {
 /// One setting as it holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effective {
-    /// Its name.
     pub key: &'static str,
     /// Its value, as it would be written.
     pub value: String,

@@ -206,7 +206,6 @@ pub(super) struct ProvenPeer {
     pub stream: Channel,
     /// Came behind the greeting.
     pub received: BytesMut,
-    /// What for.
     pub purpose: Purpose,
     /// Who is there; none: a process that belongs to no cluster yet.
     pub from: Option<Presence>,

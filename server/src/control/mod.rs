@@ -125,7 +125,6 @@ pub struct Control {
     /// What the worker threads are told, in order.
     outbox: Outbox,
     storage: Storage,
-    /// What decides.
     controller: Controller,
     driver: Driver,
     /// Threads that fetch a snapshot and wait for the word whether it is wanted.

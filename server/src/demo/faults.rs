@@ -29,7 +29,6 @@ pub struct Faults {
     pub nodes: Nodes,
     /// The demo's own questions.
     pub admin: Admin,
-    /// The pulse.
     pub pulse: AvailabilityProbe,
     /// Partitions that the pulse beats in: those of the map, without the directory.
     pub partitions: Vec<u32>,

@@ -30,7 +30,6 @@ pub struct Manifest {
 /// A directory in use by one demo.
 #[derive(Debug)]
 pub struct Home {
-    /// Its path.
     pub path: PathBuf,
     /// Removed at the end.
     pub temporary: bool,

@@ -13,7 +13,6 @@ use coppice_client::wire::{ClusterId, NodeId};
 /// Who a data directory belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The cluster.
     pub cluster: ClusterId,
     /// The node in it.
     pub node: NodeId,

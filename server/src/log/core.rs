@@ -58,7 +58,6 @@ pub enum FileName {
 pub enum FileEffect {
     /// A new file of `bytes` zeros, written out, replacing one of that name.
     Create {
-        /// Its name.
         file: FileName,
         /// Its length.
         bytes: u64,
@@ -66,18 +65,13 @@ pub enum FileEffect {
     /// Writes `parts` one after the other from `offset` on, a multiple of 4 KiB, and zeros behind them up to the next
     /// multiple; the file grows if it must.
     Append {
-        /// Where.
         file: FileName,
         /// From which byte on.
         offset: u64,
-        /// What.
         parts: Vec<Bytes>,
     },
     /// The file's contents and length are durable after this.
-    Flush {
-        /// Which file.
-        file: FileName,
-    },
+    Flush { file: FileName },
     /// Gives a file another name, replacing one of that name.
     Rename {
         /// The old name.
@@ -89,16 +83,12 @@ pub enum FileEffect {
     FlushDir,
     /// Cuts a file.
     Truncate {
-        /// Which file.
         file: FileName,
         /// Its new length.
         bytes: u64,
     },
     /// Removes a file.
-    Remove {
-        /// Which file.
-        file: FileName,
-    },
+    Remove { file: FileName },
 }
 
 impl FileEffect {
@@ -119,7 +109,6 @@ impl FileEffect {
 /// A segment to be made ready for writing: a file of so many bytes, which a flush then needs no metadata for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preparation {
-    /// Its number.
     pub number: SegmentNumber,
     /// Its length.
     pub bytes: u64,

@@ -31,7 +31,6 @@ pub enum BadPlace {
     /// A segment's header.
     #[error(transparent)]
     Header(#[from] BadHeader),
-    /// A record.
     #[error(transparent)]
     Record(#[from] BadRecord),
     /// A whole file.

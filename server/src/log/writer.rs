@@ -63,7 +63,6 @@ impl Default for LogOptions {
 /// One thing to make durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Append {
-    /// What.
     pub entry: Entry,
     /// The number under which its group wants to hear of it; `None`: nobody waits.
     pub lsn: Option<Lsn>,

@@ -8,7 +8,6 @@ pub enum Unit {
     None,
     /// Seconds, kept in nanoseconds inside.
     Seconds,
-    /// Bytes.
     Bytes,
 }
 
@@ -46,11 +45,9 @@ pub enum Labels {
     Result,
     /// `{partition}`: `p1`; `p0` is the directory.
     Partition,
-    /// `{partition,node}`.
     PartitionNode,
     /// `{partition,value,kind}`, see [`Tuned`].
     Tuning,
-    /// `{version}`.
     Version,
 }
 

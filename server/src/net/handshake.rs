@@ -42,9 +42,7 @@ pub enum Purpose {
 /// Which process a node is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Presence {
-    /// Its cluster.
     pub cluster: ClusterId,
-    /// The node.
     pub node: NodeId,
     /// What it says of its log.
     pub claim: IncarnationClaim,
@@ -87,7 +85,6 @@ impl From<String> for Objection {
 pub struct PeerHello {
     /// See [`PEER_PROTOCOL`].
     pub protocol: u16,
-    /// What for.
     pub purpose: Purpose,
     /// The dialer; none: it belongs to no cluster yet.
     pub from: Option<Presence>,

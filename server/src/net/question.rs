@@ -27,7 +27,6 @@ pub enum Question {
     Admin(AdminRequest),
     /// Hand over what you lead.
     Transfer {
-        /// Which group.
         partition: PartitionId,
         /// To which node.
         to: NodeId,
@@ -38,7 +37,6 @@ pub enum Question {
     Directory(DirectoryCommand),
     /// A newer map, and the cluster's settings and users.
     Adopt {
-        /// The map.
         map: PartitionMap,
         /// Settings that differ from their defaults.
         settings: BTreeMap<String, String>,
@@ -49,7 +47,6 @@ pub enum Question {
     Median(PartitionId),
     /// Propose this configuration of a group that you lead, if the one decided at `expected` is in force.
     Configure {
-        /// Which group.
         partition: PartitionId,
         /// Another one in force: do nothing.
         expected: u64,
@@ -135,7 +132,6 @@ fn directs(node: NodeId, map: &PartitionMap) -> Result<(), String> {
 /// An identity given to a node that has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// The cluster.
     pub cluster: ClusterId,
     /// The number of the node.
     pub node: NodeId,
@@ -156,7 +152,6 @@ pub struct Identified {
     pub addresses: Addresses,
 }
 
-/// An answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// To `Identify` and `Assign`.

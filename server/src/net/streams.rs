@@ -35,7 +35,6 @@ const SLICE_PAIRS: u64 = 16_384;
 /// What may yet be made in one go, for one connection or for many.
 #[derive(Debug)]
 pub struct Slice {
-    /// Bytes.
     pub bytes: usize,
     /// Pairs that are walked over.
     pub pairs: u64,

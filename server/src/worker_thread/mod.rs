@@ -74,7 +74,6 @@ pub enum ToWorker {
     Client(Parked),
     /// A node connected, said who it is, and perhaps more already.
     Peer {
-        /// Who.
         node: NodeId,
         /// Its boot id: when a newer one is let in, the connection is over.
         boot_id: u64,

@@ -52,7 +52,6 @@ pub struct GroupTuner {
 /// Flushes of the node's log since it started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flushes {
-    /// How many.
     pub count: u64,
     /// Time of all of them.
     pub took: Duration,

@@ -49,7 +49,6 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A disagreement.
 #[derive(Clone, Debug)]
 pub struct Disagreement {
     /// Of the history, for [`small_history`].

@@ -111,7 +111,6 @@ pub struct Head<'a> {
 
 /// What an operation asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Call<'a> {
     Get { key: Text<'a> },
     Put { key: Text<'a>, value: Text<'a> },
@@ -129,7 +128,6 @@ pub struct Invoke<'a> {
     pub id: u64,
     /// Nanoseconds of the clients' one monotonic clock.
     pub at: u64,
-    /// The client.
     pub client: u64,
     /// The client's number of the command; together with `client` it names a mutation in the logs.
     pub number: u64,
@@ -178,7 +176,6 @@ pub struct Return<'a> {
     pub ticket: Option<Ticket>,
 }
 
-/// `fault`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault<'a> {
     /// Nanoseconds, as in [`Invoke::at`].
@@ -194,9 +191,7 @@ pub struct Fault<'a> {
 pub enum Entry<'a> {
     /// A client's command.
     Command {
-        /// The client.
         client: u64,
-        /// Its number.
         number: u64,
         /// What it asks.
         call: Call<'a>,
@@ -209,7 +204,6 @@ pub enum Entry<'a> {
     },
     /// A ticket: of queries, or of a map change.
     Place {
-        /// The ticket.
         ticket: Ticket,
         /// The one of this ballot before it in this partition.
         previous: Option<Ticket>,
@@ -233,7 +227,6 @@ pub enum Entry<'a> {
 
 /// A map change carried by a ticket (protocol.md 8).
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum Change<'a> {
     /// Keys from `key` on leave for partition `to`.
     Split { id: u64, key: Text<'a>, to: u32 },
@@ -261,12 +254,9 @@ pub struct LogLine<'a> {
     pub hit: bool,
 }
 
-/// `digest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digest<'a> {
-    /// The partition.
     pub partition: u32,
-    /// The replica.
     pub replica: u32,
     /// After this instance.
     pub instance: u64,

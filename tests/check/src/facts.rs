@@ -6,7 +6,6 @@ use super::history::{History, Kind, Operation, Step};
 use super::intern::NONE;
 use super::verdict::Violation;
 
-/// Nobody.
 pub const NOBODY: u32 = u32::MAX;
 /// It was there at the start.
 pub const START: u32 = u32::MAX - 1;

@@ -11,7 +11,6 @@ use super::read::{ReadError, read};
 
 /// Which call an operation or a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub enum Kind {
     Get,
     Put,
@@ -44,7 +43,6 @@ pub struct Step {
     pub kind: Kind,
     /// Answered, and it changed the key.
     pub done: bool,
-    /// The key.
     pub key: u32,
     /// The value that it writes, if it does.
     pub value: u32,
@@ -96,12 +94,10 @@ impl Span {
     }
 }
 
-/// One operation.
 #[derive(Clone, Debug)]
 pub struct Operation {
     /// Its id in the file.
     pub id: u64,
-    /// The client.
     pub client: u64,
     /// The client's number.
     pub number: u64,
@@ -149,7 +145,6 @@ impl Operation {
 
 /// A map change in a log, with keys as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum LogChange {
     Split { id: u64, key: u32, to: u32 },
     Seal { id: u64 },
@@ -159,7 +154,6 @@ pub enum LogChange {
 
 /// What a log entry is, with keys as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub enum LogKind {
     Command { client: u64, number: u64, fingerprint: u64, low: u64, session: Option<Position>, expired: bool },
     Place { ticket: Ticket, previous: Option<Ticket>, change: Option<LogChange> },
@@ -170,9 +164,7 @@ pub enum LogKind {
 /// One line of one replica's dump.
 #[derive(Clone, Copy, Debug)]
 pub struct LogEntry {
-    /// Where.
     pub position: Position,
-    /// Whose dump.
     pub replica: u32,
     /// The replica's own verdict.
     pub hit: bool,
@@ -180,9 +172,7 @@ pub struct LogEntry {
     pub kind: u32,
 }
 
-/// A digest line.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct DigestLine {
     pub partition: u32,
     pub replica: u32,
@@ -191,9 +181,7 @@ pub struct DigestLine {
     pub tree: Option<Vec<u8>>,
 }
 
-/// A fault line.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct FaultLine {
     pub at: u64,
     pub action: String,
@@ -232,9 +220,7 @@ pub struct History {
     pub log: Vec<LogEntry>,
     /// See [`LogEntry::kind`].
     pub log_kinds: Vec<LogKind>,
-    /// Digests.
     pub digests: Vec<DigestLine>,
-    /// Faults.
     pub faults: Vec<FaultLine>,
     /// Answers that no state could give: pairs outside of the range, a cas that contradicts itself.
     pub impossible: Vec<Complaint>,

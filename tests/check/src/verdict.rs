@@ -52,7 +52,6 @@ pub struct Link {
     pub from: u32,
     /// Index of an operation in the history.
     pub to: u32,
-    /// Why.
     pub why: Why,
 }
 

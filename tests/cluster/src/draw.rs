@@ -18,14 +18,12 @@ use super::space::Space;
 pub enum Draw {
     /// A write: what is sent, one operation or several that take effect together.
     Write(Vec<Operation>),
-    /// A get.
     Get {
         /// Of which key.
         key: String,
         /// Served how.
         mode: ReadMode,
     },
-    /// A range.
     Range {
         /// First key.
         low: Bytes,

@@ -60,11 +60,8 @@ pub struct Dump {
 /// A delete as a log has it.
 #[derive(Clone, Debug)]
 pub struct Delete {
-    /// Where.
     pub position: Position,
-    /// Whose.
     pub client: u64,
-    /// Its number.
     pub number: u64,
     /// Of which key.
     pub key: Vec<u8>,

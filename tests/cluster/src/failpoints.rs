@@ -41,9 +41,7 @@ pub enum Action {
 /// One armed failpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shot {
-    /// Where.
     pub point: Failpoint,
-    /// What.
     pub action: Action,
     /// At this hit; none: at each.
     pub hit: Option<u64>,
@@ -162,7 +160,6 @@ impl Failpoints {
         drawn
     }
 
-    /// One fired.
     pub fn fired(&mut self, shot: &Shot) {
         self.of.entry(shot.point.name).or_default().fired += 1;
     }

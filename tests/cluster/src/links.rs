@@ -10,7 +10,6 @@ use super::proxy::{Proxy, Way};
 /// One end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A node.
     Node(usize),
     /// All clients.
     Clients,
@@ -35,7 +34,6 @@ pub enum Harm {
     Reset,
 }
 
-/// The links.
 #[derive(Debug)]
 pub enum Links {
     /// Nodes and clients reach each other directly, and nothing can be done.

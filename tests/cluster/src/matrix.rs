@@ -88,17 +88,13 @@ impl Cut {
 /// A kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum What {
-    /// A put.
     Put,
-    /// An insert.
     Insert,
-    /// A delete.
     Delete,
     /// A compare and swap.
     Cas,
     /// Several writes of one partition, that take effect together.
     Many,
-    /// A get.
     Get,
     /// A range inside one partition.
     Range,

@@ -30,7 +30,6 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// A fault that was made: from when to when, nanoseconds of the history.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// Which.
     pub kind: Kind,
     /// Of the matrix: which cut.
     pub cut: Option<Cut>,
@@ -42,7 +41,6 @@ pub struct Span {
 
 /// Makes the faults.
 pub struct Nemesis<'a> {
-    /// The nodes.
     pub nodes: &'a mut Nodes,
     /// Their links.
     pub links: &'a Links,

@@ -77,7 +77,6 @@ pub struct Plan {
 /// A network namespace with an address.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Its name.
     pub namespace: String,
     /// Its address, which this program reaches too.
     pub address: Ipv4Addr,

@@ -68,13 +68,10 @@ pub struct Setup {
     pub directory: PathBuf,
     /// For the history.
     pub out: PathBuf,
-    /// Nodes.
     pub nodes: usize,
     /// Partitions at the beginning.
     pub partitions: u32,
-    /// Clients.
     pub clients: u32,
-    /// Keys.
     pub keys: usize,
     /// What judges the history.
     pub checkers: Vec<Checker>,
@@ -101,7 +98,6 @@ pub struct Setup {
 /// How a round ended.
 #[derive(Debug, Default)]
 pub struct RoundResult {
-    /// What happened.
     pub figures: Figures,
     /// Faults; every node killed counts one.
     pub count: u64,

@@ -32,7 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Changes of the map so far.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// When.
     pub spans: Vec<Span>,
     /// Done: those of each kind, by name.
     pub done: BTreeMap<&'static str, u64>,

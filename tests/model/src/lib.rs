@@ -9,8 +9,6 @@
 //! | [`cli`] | the command `coppice-sim model` |
 
 pub mod cli;
-#[expect(missing_docs, reason = "only tests look in; the names say it")]
 pub mod paxos;
 pub mod search;
-#[expect(missing_docs, reason = "only tests look in; the names say it")]
 pub mod tickets;

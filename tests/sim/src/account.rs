@@ -31,9 +31,7 @@ const UNNUMBERED: u64 = 1 << 60;
 pub enum End {
     /// With a result.
     Answered {
-        /// It.
         output: Output<'static>,
-        /// Where.
         positions: Vec<WirePosition>,
         /// Of a query over several partitions.
         ticket: Option<Ticket>,
@@ -44,7 +42,6 @@ pub enum End {
     Unknown,
 }
 
-/// One operation.
 #[derive(Clone, Debug)]
 pub struct Operation {
     client: u64,

@@ -49,7 +49,6 @@ struct Waiting {
     floor: Option<Positions>,
 }
 
-/// A client.
 pub struct Client {
     session: Session,
     number: usize,

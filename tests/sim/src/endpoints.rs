@@ -43,7 +43,6 @@ pub struct Lines {
 /// A connection, seen from both ends.
 #[derive(Debug)]
 pub struct Line {
-    /// Whose.
     pub client: usize,
     /// The client's name for it.
     pub id: ConnectionId,
@@ -59,9 +58,7 @@ pub struct Line {
     pub to_node: Nanos,
     /// See `to_node`.
     pub to_client: Nanos,
-    /// At the node.
     pub at_node: FrameDecoder,
-    /// At the client.
     pub at_client: FrameDecoder,
     greeted: Option<ClientId>,
     waiting: BTreeMap<u32, PartitionId>,

@@ -160,11 +160,9 @@ impl Agenda {
 
 /// An event and its time; of equal times the one ordered first comes first.
 struct ScheduledEvent {
-    /// When.
     at: Nanos,
     /// Counts them.
     number: u64,
-    /// What.
     event: Event,
 }
 

@@ -84,7 +84,6 @@ pub fn place(node: NodeId) -> usize {
     node.0 as usize - 1
 }
 
-/// A node.
 pub struct Node {
     /// Its disk.
     pub store: Store,
@@ -101,7 +100,6 @@ pub struct Node {
     pub is_new: bool,
     /// Which boot ids of the others it has met, and what they make of its own.
     pub incarnations: Incarnations,
-    /// Its clock.
     pub clock: Clock,
     /// It does nothing until then.
     pub paused_until: Nanos,

@@ -27,7 +27,6 @@ use super::watermarks::{forked_whole, is_elected};
 /// trees are looked through.
 pub const UNDO_CHECK_STEPS: u64 = 64;
 
-/// The oracle.
 #[derive(Default)]
 pub struct Oracle {
     /// By group and replica.

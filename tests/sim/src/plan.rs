@@ -62,13 +62,11 @@ pub(super) fn random(seed: u64, purpose: Purpose, number: u64) -> Random {
 /// Everything that a seed decides before the run begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
-    /// The seed.
     pub seed: u64,
     /// Data partitions; the directory comes on top.
     pub partitions: u32,
     /// Voters of each group.
     pub replicas: u32,
-    /// Nodes.
     pub nodes: u32,
     /// What clients ask for.
     pub workload: Workload,
@@ -77,7 +75,6 @@ pub struct Plan {
     pub settings: Settings,
     /// What nodes run with beside that.
     pub server: ServerPlan,
-    /// The network.
     pub network: Network,
     /// The disks.
     pub disk: DiskPlan,
@@ -96,7 +93,6 @@ pub struct Plan {
 /// Clients, and what they ask for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Workload {
-    /// Clients.
     pub clients: u32,
     /// Operations in flight per client.
     pub in_flight: usize,

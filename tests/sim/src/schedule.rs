@@ -65,7 +65,6 @@ fn batch_work_max() -> u64 {
     Settings::default().batch_work_max
 }
 
-/// [`Settings`] in a file.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Settings")]
 pub(super) struct SettingsInFile {

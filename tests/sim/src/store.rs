@@ -22,7 +22,7 @@ use coppice_testkit::random::Random;
 use super::plan::{Plan, Purpose, random};
 
 // The disk of the log's own tests; the simulator may use the same one, since nothing but tests knows it.
-#[allow(missing_docs, dead_code, unreachable_pub)]
+#[allow(dead_code, unreachable_pub)]
 #[path = "../../../server/tests/log_common/sim_disk.rs"]
 pub mod sim_disk;
 

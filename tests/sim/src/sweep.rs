@@ -17,7 +17,6 @@ use super::{Failure, Outcome, Plan, failing, run};
 pub struct Sweep {
     /// The first seed.
     pub from: u64,
-    /// How many.
     pub count: u64,
     /// Threads.
     pub jobs: usize,

@@ -29,7 +29,6 @@ use super::trace::Trace;
 /// What a run found.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Which check.
     pub check: String,
     /// What is wrong.
     pub what: String,
@@ -46,7 +45,6 @@ pub struct Outcome {
     pub failure: Option<Failure>,
     /// Over all steps.
     pub hash: u64,
-    /// Steps.
     pub steps: u64,
     /// Operations answered.
     pub answered: u64,

@@ -4,7 +4,6 @@
 /// A planted bug that seeds of the simulator must catch (hazards.md 6).
 #[derive(Clone, Copy, Debug)]
 pub struct Planted {
-    /// Its name.
     pub name: &'static str,
     /// Seeds, from 0 on, of which one shows it.
     pub seeds: u64,

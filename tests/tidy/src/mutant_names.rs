@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use super::{Complaints, Source, is_rust};
 
-/// The word.
 const WORD: &str = "caught";
 
 /// What makes a test one that plants bugs.

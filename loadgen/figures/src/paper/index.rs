@@ -11,13 +11,11 @@ use coppice_loadgen::units::significant;
 
 /// What stands above all figures.
 pub struct Head {
-    /// The paper.
     pub paper: &'static str,
     /// The command line.
     pub command: String,
     /// How everything was measured, in sentences.
     pub how: String,
-    /// Where.
     pub machine: Machine,
     /// Source revisions that were measured.
     pub commits: Vec<String>,

@@ -34,11 +34,9 @@ pub struct Panel {
     pub x: (&'static str, Scale),
     /// The vertical axis, with its unit.
     pub y: (&'static str, Scale),
-    /// The lines.
     pub lines: Vec<Line>,
 }
 
-/// One line.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// For the legend.
@@ -75,7 +73,6 @@ pub enum Value {
 /// The median of some rounds, and their extremes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The median.
     pub median: f64,
     /// The lowest.
     pub low: f64,
@@ -100,9 +97,7 @@ impl Spread {
 /// What ours should be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// At least this.
     AtLeast(f64),
-    /// At most this.
     AtMost(f64),
     /// To be seen, no more.
     None,
@@ -122,7 +117,6 @@ impl Goal {
 /// A number of the paper beside ours.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// Of what.
     pub what: String,
     /// The paper's, as it says it.
     pub paper: &'static str,

@@ -102,7 +102,6 @@ impl Workload {
 pub struct Shape {
     /// Replicas of each partition, on nodes of its own.
     pub replicas: u32,
-    /// Partitions.
     pub partitions: u32,
 }
 
@@ -134,7 +133,6 @@ pub struct Load {
     pub shape: Shape,
     /// What they ask for.
     pub workload: Workload,
-    /// How many.
     pub clients: u32,
     /// Updates in a command of workload c.
     pub updates: u32,

@@ -79,12 +79,7 @@ pub enum UserError {
     Invalid(String),
     /// The user has no such grant.
     #[error("{name} was not granted {role} for that prefix: `user ls` says what was granted")]
-    NotGranted {
-        /// Which user.
-        name: String,
-        /// Which role.
-        role: Role,
-    },
+    NotGranted { name: String, role: Role },
     /// Access control begins with somebody who can change it.
     #[error("the first user must be an admin for all keys and have a token: else nobody could add another one")]
     FirstMustBeAdmin,
@@ -96,10 +91,7 @@ pub enum UserError {
         "{name} has a token or certificate that an admin for a prefix set who may not grant that: give it a new token \
          first (`user token {name}`), and if that is not enough, remove it and add it again"
     )]
-    SetByAnother {
-        /// Which user.
-        name: String,
-    },
+    SetByAnother { name: String },
     /// The asker may not do that.
     #[error("{by} may not manage {name}: that needs role admin for all that {name} is or was granted")]
     NotAllowed {
@@ -397,7 +389,6 @@ impl Access {
         !self.users.is_empty()
     }
 
-    /// The users.
     pub fn users(&self) -> &Users {
         &self.users
     }

@@ -88,7 +88,6 @@ pub enum Input {
     },
     /// An operator's request, with what the nodes say of themselves at this moment.
     Verb {
-        /// Which.
         verb: VerbId,
         /// What is asked for.
         request: Box<ReshapeRequest>,
@@ -99,7 +98,6 @@ pub enum Input {
 
 /// What the log of this node, and its checkpoints, hold of one group.
 pub struct RecoveredReplica {
-    /// Which.
     pub group: PartitionId,
     /// A replica that was removed here.
     pub removed: Option<ReplicaId>,
@@ -154,7 +152,6 @@ pub enum Effect {
     Configure {
         /// Who leads it.
         leader: NodeId,
-        /// Which group.
         partition: PartitionId,
         /// The instance that decided the configuration which this one is to follow.
         expected: u64,
@@ -165,7 +162,6 @@ pub enum Effect {
     TransferLeader {
         /// Who leads it.
         leader: NodeId,
-        /// Which group.
         partition: PartitionId,
         /// To whom.
         to: NodeId,

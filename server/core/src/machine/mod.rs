@@ -48,14 +48,12 @@ pub struct Answer {
 pub enum Machine {
     /// A partition's data.
     Partition(Box<Partition>),
-    /// The directory.
     Directory(Directory),
 }
 
 /// Takes back one executed batch.
 #[derive(Clone, Debug)]
 pub enum Mark {
-    /// Of a partition.
     Partition(Arc<PartitionMark>),
     /// Of the directory: the state before.
     Directory(Arc<DirectoryState>),

@@ -153,7 +153,6 @@ impl Replica {
         replica
     }
 
-    /// The group.
     pub fn group(&self) -> PartitionId {
         self.group
     }

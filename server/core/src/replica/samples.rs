@@ -10,20 +10,17 @@ use super::Replica;
 /// A batch that this replica proposed, for the metrics (papers.md A12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProposedBatch {
-    /// Where.
     pub instance: Instance,
     /// Payload.
     pub bytes: u64,
     /// Commands in it.
     pub commands: u64,
-    /// When.
     at: Time,
 }
 
 /// An instance that this replica proposed, and that is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecidedBatch {
-    /// Where.
     pub instance: Instance,
     /// When it was proposed, and executed here.
     pub proposed: Time,

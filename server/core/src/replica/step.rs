@@ -24,7 +24,6 @@ pub enum Input {
     Peer {
         /// Who sent it.
         from: ReplicaId,
-        /// What.
         message: Message,
     },
     /// Records of this group up to here are durable.
@@ -67,16 +66,12 @@ pub enum Input {
     },
     /// Nothing came from the node of this replica after `since`, or it began anew ([`coppice_ordering::Input::Lost`]).
     Lost {
-        /// Which replica.
         peer: ReplicaId,
         /// When its node was last heard.
         since: Time,
     },
     /// The process of this replica has ended ([`coppice_ordering::Input::Gone`]).
-    Gone {
-        /// Which replica.
-        peer: ReplicaId,
-    },
+    Gone { peer: ReplicaId },
     /// The coordinator wants this ticket in the log.
     Place(Place),
     /// The coordinator has released or voided everything up to this ticket.
@@ -105,16 +100,10 @@ pub enum Effect {
     Persist {
         /// Its number.
         lsn: Lsn,
-        /// What.
         record: Record,
     },
     /// Send to another replica of the group.
-    Send {
-        /// Whom.
-        to: ReplicaId,
-        /// What.
-        message: Message,
-    },
+    Send { to: ReplicaId, message: Message },
     /// Answer a client.
     Reply {
         /// Who waits.

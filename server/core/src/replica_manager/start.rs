@@ -112,9 +112,7 @@ impl CreateRequest {
 /// A replica that is to begin, or to go on, with all that is known of it.
 #[derive(Debug)]
 pub struct Start {
-    /// Its group.
     pub group: PartitionId,
-    /// Which replica.
     pub me: ReplicaId,
     /// What it starts from when nothing else is known.
     pub create: CreateRequest,

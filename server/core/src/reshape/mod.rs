@@ -104,7 +104,6 @@ pub enum Step {
     Configure {
         /// Who leads it.
         leader: NodeId,
-        /// Which group.
         partition: PartitionId,
         /// The instance that decided the configuration which this one is to follow: another one, and nothing is done.
         expected: u64,
@@ -115,16 +114,12 @@ pub enum Step {
     Transfer {
         /// Who leads it.
         leader: NodeId,
-        /// Which group.
         partition: PartitionId,
         /// The node of a voter.
         to: NodeId,
     },
     /// Tell the process at the node's address which node it is.
-    Assign {
-        /// Which.
-        node: NodeId,
-    },
+    Assign { node: NodeId },
 }
 
 /// All groups of the map with the nodes of their replicas, the directory first.

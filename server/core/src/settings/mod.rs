@@ -70,9 +70,7 @@ pub struct ClusterSettings {
     pub digest_interval: u64,
 }
 
-/// One cluster setting.
 pub struct ClusterSetting {
-    /// Its name.
     pub key: &'static str,
     /// What holds where nothing was set.
     pub default: &'static str,

@@ -6,13 +6,9 @@ use std::time::Duration;
 
 use super::units::{parse_count, parse_size, parse_time, show_size, show_time};
 
-/// A millisecond.
 pub const MILLISECOND: Duration = Duration::from_millis(1);
-/// A second.
 pub const SECOND: Duration = Duration::from_secs(1);
-/// An hour.
 pub const HOUR: Duration = Duration::from_secs(3600);
-/// A day.
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A size within `bounds`.

@@ -30,7 +30,6 @@ impl<'a> BodyReader<'a> {
         self.reader.u8()
     }
 
-    /// A varint.
     pub fn varint(&mut self) -> Result<u64, WireError> {
         self.reader.varint()
     }

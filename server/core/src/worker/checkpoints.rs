@@ -23,7 +23,6 @@ pub struct Storage {
 pub enum CheckpointOutcome {
     /// It is durable.
     Done {
-        /// Its bytes.
         bytes: u64,
         /// What the group's log holds up to here is in all checkpoints that are kept.
         trim_upto: Option<Instance>,

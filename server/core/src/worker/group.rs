@@ -27,7 +27,6 @@ pub struct Group {
     pub installing: bool,
     /// The boundaries that are on the disk.
     pub boundaries: SavedBoundaries,
-    /// Its checkpoints.
     pub checkpoints: Checkpoints,
     /// How far behind the other replicas are, where this one leads.
     pub lags: BTreeMap<NodeId, Lag>,
@@ -50,14 +49,12 @@ pub struct Checkpoints {
     pub at: Option<Instance>,
     /// That one stands alone.
     pub alone: bool,
-    /// Its splits.
     pub splits: Splits,
 }
 
 /// Splits that a replica here has executed since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Splits {
-    /// How many.
     pub executed: u32,
     /// How many of them need its log no more: their children are on the disk, or live elsewhere.
     pub saved: u32,
@@ -86,7 +83,6 @@ pub struct Writing {
 /// What `status` shows of one replica.
 #[derive(Clone, Debug)]
 pub struct GroupStatus {
-    /// Which replica.
     pub me: ReplicaId,
     /// Whether it leads and serves.
     pub leads: bool,

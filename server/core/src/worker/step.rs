@@ -33,7 +33,6 @@ pub enum Input {
     Speculate,
     /// The log is durable for a group up to here.
     Persisted {
-        /// Which group.
         group: PartitionId,
         /// Its own count.
         lsn: Lsn,
@@ -42,19 +41,16 @@ pub enum Input {
     Peers {
         /// The node that sent them, as its connection proved.
         node: NodeId,
-        /// Them.
         envelopes: Vec<Envelope>,
     },
     /// Multicast messages of another node.
     Multicast {
         /// The node that sent them, as its connection proved.
         node: NodeId,
-        /// Them.
         messages: Vec<MulticastMessage>,
     },
     /// A client, or the node itself, wants something of a group.
     Request {
-        /// Which group.
         group: PartitionId,
         /// Who waits.
         origin: Origin,
@@ -122,14 +118,12 @@ pub enum Input {
     Checkpointed {
         /// Of which group.
         group: PartitionId,
-        /// Which one.
         number: u64,
         /// What came of it.
         written: CheckpointOutcome,
     },
     /// The children of so many splits of this group are on the disk, or need nothing of it.
     ChildrenSaved {
-        /// Which group.
         group: PartitionId,
         /// How many of [`Report::Forked`] that answers.
         splits: u32,
@@ -140,7 +134,6 @@ pub enum Input {
     Holds {
         /// The question's number.
         asked: u64,
-        /// The group.
         group: PartitionId,
         /// The key.
         low: Bytes,
@@ -153,14 +146,12 @@ pub enum Message {
     Peers {
         /// The node that sent them.
         node: NodeId,
-        /// Them.
         envelopes: Vec<Envelope>,
     },
     /// Multicast messages for groups of the other worker.
     Multicast(Vec<MulticastMessage>),
     /// A request for a group of the other worker.
     Request {
-        /// Which group.
         group: PartitionId,
         /// Who waits.
         origin: Origin,
@@ -224,18 +215,15 @@ impl Message {
 pub enum Effect {
     /// Into the log; [`Input::Persisted`] says when it is durable.
     Persist {
-        /// Whose.
         group: PartitionId,
         /// Its own count.
         lsn: Lsn,
-        /// What.
         record: Record,
     },
     /// Into the log: what a group holds up to here is in its checkpoints.
     Trim(PartitionId, Instance),
     /// The group's state becomes a checkpoint: [`Input::Checkpointed`], always.
     Checkpoint {
-        /// Which group.
         group: PartitionId,
         /// Counts the checkpoints of this worker.
         number: u64,
@@ -271,7 +259,6 @@ pub enum Effect {
     Note(PartitionId, Note),
     /// A query over several partitions has ended.
     QueryEnded {
-        /// How.
         result: QueryResult,
         /// After how long.
         took: std::time::Duration,
@@ -312,7 +299,6 @@ pub enum Report {
     Held {
         /// The question's number.
         asked: u64,
-        /// Its group.
         group: PartitionId,
         /// Whether one does.
         is_held: bool,

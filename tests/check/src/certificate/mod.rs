@@ -17,7 +17,6 @@ use super::verdict::Verdict;
 /// What it found.
 #[derive(Debug)]
 pub struct Certificate {
-    /// The verdict.
     pub verdict: Verdict,
     /// If it passed: all operations that happened, in one legal order.
     pub order: Vec<u32>,

@@ -138,7 +138,6 @@ fn between_changes(
 /// Kahn's algorithm.
 pub struct Sort<'a> {
     history: &'a History,
-    /// The chains.
     pub chains: Chains,
     /// Per node: how much must still come first. A node of a chain waits for its gap to open, for each read in it, and
     /// for time; a read for its gaps to open and for time; a joint for its gaps and their reads.

@@ -28,7 +28,6 @@ pub enum Gate {
 
 /// What to generate. Shares are per mille.
 #[derive(Clone, Debug)]
-#[allow(missing_docs)]
 pub struct Shape {
     pub seed: u64,
     pub operations: usize,

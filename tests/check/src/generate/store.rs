@@ -8,7 +8,6 @@ use coppice_testkit::random::Random;
 
 pub type Bytes = Text<'static>;
 
-/// A partition.
 #[derive(Debug)]
 pub struct Partition {
     pub number: u32,

@@ -35,7 +35,6 @@ pub enum Outcome {
     OverLimits,
 }
 
-/// One placed task.
 struct PlacedTask {
     task: u32,
     /// Without a branch (P2).

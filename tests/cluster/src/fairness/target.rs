@@ -14,7 +14,6 @@ use coppice_testkit::random::Random;
 use super::steps::Steps;
 use crate::nodes::{Nodes, Plan, draw_ports};
 
-/// Nodes.
 const NODES: usize = 3;
 
 /// How long anything may take that is no measurement.

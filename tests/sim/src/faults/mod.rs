@@ -37,7 +37,6 @@ impl Faults {
     }
 }
 
-/// One fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// When it begins.
@@ -49,7 +48,6 @@ pub struct Fault {
 /// Who is hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
-    /// This node.
     Node(usize),
     /// The node that leads this group then.
     Leader(u32),
@@ -64,7 +62,6 @@ pub enum Target {
 pub enum Kind {
     /// A node ends between two of its effects, so many from now, and starts again.
     Crash {
-        /// Which.
         who: Target,
         /// Effects that are still carried out.
         effects: u32,
@@ -75,7 +72,6 @@ pub enum Kind {
     },
     /// A node stops in order: others lead what it led, as far as they can, and it is started again.
     Stop {
-        /// Which.
         who: Target,
         /// How long it is down.
         down: Nanos,
@@ -86,12 +82,7 @@ pub enum Kind {
         down: Nanos,
     },
     /// A node stands still.
-    Pause {
-        /// Which.
-        who: Target,
-        /// How long.
-        length: Nanos,
-    },
+    Pause { who: Target, length: Nanos },
     /// Links are cut.
     Cut {
         /// One side of the cut: a node of the first side and one of the other do not hear each other.
@@ -100,61 +91,41 @@ pub enum Kind {
         alone: Option<Target>,
         /// Whether the first side is still heard by the other.
         one_way: bool,
-        /// How long.
         length: Nanos,
     },
     /// A node is heard by nobody, and hears all.
-    Mute {
-        /// Which.
-        who: Target,
-        /// How long.
-        length: Nanos,
-    },
+    Mute { who: Target, length: Nanos },
     /// A node's clock jumps ahead.
-    Jump {
-        /// Which.
-        who: Target,
-        /// How far.
-        by: Nanos,
-    },
+    Jump { who: Target, by: Nanos },
     /// A leader is asked to transfer its leadership.
     Transfer {
-        /// Which group.
         group: u32,
         /// To the voter of this number, counted from the lowest.
         to: u32,
     },
     /// Flushes of a node take longer.
     SlowDisk {
-        /// Which.
         who: Target,
         /// How much longer each.
         by: Nanos,
-        /// How long.
         length: Nanos,
     },
     /// The next flush of a node fails, and the one after it would not.
-    FailFlush {
-        /// Which.
-        who: Target,
-    },
+    FailFlush { who: Target },
     /// The disk of a node fails at the so manieth effect from now on; its process stops.
     IoError {
-        /// Which.
         who: Target,
         /// Effects that succeed before.
         after: u64,
     },
     /// The so manieth act on a node's checkpoints from now on fails; its process goes on.
     CheckpointError {
-        /// Which.
         who: Target,
         /// Acts that succeed before.
         after: u64,
     },
     /// A node's process ends, and the so manieth read of its next start fails: it ends again.
     ReadError {
-        /// Which.
         who: Target,
         /// Reads that succeed before.
         after: u64,
@@ -191,25 +162,13 @@ pub enum Kind {
     /// Another process is started, and becomes a node.
     Join,
     /// A node is to hold nothing any more.
-    Drain {
-        /// Which.
-        node: usize,
-    },
+    Drain { node: usize },
     /// A drained node may hold something again.
-    Undrain {
-        /// Which.
-        node: usize,
-    },
+    Undrain { node: usize },
     /// A node is to be one no more.
-    Remove {
-        /// Which.
-        node: usize,
-    },
+    Remove { node: usize },
     /// Each group is to have so many voters.
-    Replicas {
-        /// How many.
-        count: u32,
-    },
+    Replicas { count: u32 },
     /// One group gets a replica more, or loses one.
     Resize {
         /// The directory, or else the partition of this key.
@@ -220,14 +179,10 @@ pub enum Kind {
         pick: u32,
     },
     /// A node's disk is lost; another process takes its place, as a new node.
-    Wipe {
-        /// Which.
-        node: usize,
-    },
+    Wipe { node: usize },
     /// A byte of the newest checkpoint that a node has of one of its groups changes, if it has an older one too; then
     /// its process ends, and starts again.
     Rot {
-        /// Which.
         who: Target,
         /// Which group, and which byte.
         at: u64,
@@ -237,7 +192,6 @@ pub enum Kind {
     /// A part of a node's log changes that it has flushed, and that a later mark proves: a flipped bit, a sector of
     /// zeros, or a block of it at another place. The node finds it when it starts.
     RotLog {
-        /// Which.
         who: Target,
         /// Draws what, and where.
         at: u64,
@@ -247,11 +201,9 @@ pub enum Kind {
     /// The leader of a partition does not hear the coordinator, or is not heard by it: tickets are placed elsewhere and
     /// not there.
     Hold {
-        /// Which partition.
         group: u32,
         /// The coordinator does not hear the leader, rather than the leader the coordinator.
         mute: bool,
-        /// How long.
         length: Nanos,
     },
     /// The leader of a group and its other replicas do not hear each other; everybody else does.
@@ -260,13 +212,11 @@ pub enum Kind {
         who: Target,
         /// Only the leader does not hear.
         one_way: bool,
-        /// How long.
         length: Nanos,
     },
     /// A node's process ends, its disk is copied, and it goes on; later the copy takes the place of the disk, until
     /// somebody says so.
     Copy {
-        /// Which.
         who: Target,
         /// The node goes on for so long at least.
         after: Nanos,
@@ -276,10 +226,7 @@ pub enum Kind {
         others_restart: bool,
     },
     /// All connections of clients to a node break.
-    HangUp {
-        /// Which.
-        who: Target,
-    },
+    HangUp { who: Target },
     /// An operator sets other bounds of the session tables.
     Limits {
         /// Sessions per partition.
@@ -289,7 +236,6 @@ pub enum Kind {
     },
     /// Tuning of a leader sets other batches and another window for its group.
     Tune {
-        /// Which group.
         group: u32,
         /// A batch closes at this size.
         batch_bytes_max: usize,
@@ -299,30 +245,16 @@ pub enum Kind {
         window_bytes_max: usize,
     },
     /// A client reaches no node.
-    Absent {
-        /// Which.
-        client: usize,
-        /// How long.
-        length: Nanos,
-    },
+    Absent { client: usize, length: Nanos },
     /// The next leader for whom this moment comes is cut off, or ends.
     Trigger {
-        /// When.
         moment: Moment,
         /// Its process ends, rather than its links.
         crash: bool,
-        /// How long.
         length: Nanos,
     },
     /// A node's disk has room for so many bytes more.
-    FullDisk {
-        /// Which.
-        who: Target,
-        /// How many.
-        bytes: u64,
-        /// How long.
-        length: Nanos,
-    },
+    FullDisk { who: Target, bytes: u64, length: Nanos },
 }
 
 /// Names of the kinds, in the order of their generators.

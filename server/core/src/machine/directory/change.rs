@@ -41,7 +41,6 @@ pub struct AbsorbedPartition {
 /// A group gets other replicas: they join as learners, then one configuration replaces the voters (protocol.md 1.5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
-    /// Which group.
     pub partition: PartitionId,
     /// Replicas that come, with ids that the group never had before.
     pub add: Vec<ReplicaId>,
@@ -102,7 +101,6 @@ pub enum Reason {
     /// Somebody else was first.
     #[error("{partition} is being changed already, by change {change}: ask again when that is done")]
     Busy {
-        /// Which group.
         partition: PartitionId,
         /// By which change.
         change: ChangeId,
@@ -112,20 +110,10 @@ pub enum Reason {
     NoReplica(PartitionId),
     /// Two processes cannot listen there.
     #[error("{node} is registered at {address} already")]
-    AddressTaken {
-        /// Who.
-        node: NodeId,
-        /// Where.
-        address: String,
-    },
+    AddressTaken { node: NodeId, address: String },
     /// Something on it would be lost.
     #[error("{node} still holds a replica of {partition}")]
-    StillHolds {
-        /// Which node.
-        node: NodeId,
-        /// What.
-        partition: PartitionId,
-    },
+    StillHolds { node: NodeId, partition: PartitionId },
     /// The key is not inside the partition, or its first one.
     #[error("{0} cannot be cut there: the key must lie inside it, and not be its first one")]
     NotInside(PartitionId),
@@ -161,13 +149,9 @@ pub enum Reshape {
         replaces: Option<NodeId>,
     },
     /// The node took its number durably.
-    Joined {
-        /// Which.
-        node: NodeId,
-    },
+    Joined { node: NodeId },
     /// A node shall hold replicas again, or none any more.
     SetState {
-        /// Which.
         node: NodeId,
         /// `Member`, `Draining` or `Leaving`.
         state: NodeState,
@@ -175,34 +159,23 @@ pub enum Reshape {
         force: bool,
     },
     /// A leaving node holds nothing any more.
-    Removed {
-        /// Which.
-        node: NodeId,
-    },
+    Removed { node: NodeId },
     /// A group's replicas shall be on these nodes.
     Move {
         /// The change's name.
         change: ChangeId,
-        /// Which group.
         partition: PartitionId,
         /// All nodes that shall hold a replica.
         to: Vec<NodeId>,
     },
     /// The new configuration is decided, and a quorum of it durably holds everything up to there.
-    Moved {
-        /// Which change.
-        change: ChangeId,
-    },
+    Moved { change: ChangeId },
     /// A move shall be called off.
-    Cancel {
-        /// Which change.
-        change: ChangeId,
-    },
+    Cancel { change: ChangeId },
     /// A partition shall be cut in two.
     Split {
         /// The change's name.
         change: ChangeId,
-        /// Which partition.
         partition: PartitionId,
         /// First key of the new one.
         #[serde(with = "coppice_client::serde_bytes")]
@@ -223,15 +196,9 @@ pub enum Reshape {
         version: MapVersion,
     },
     /// All replicas of its merge target have what they took in on disk: the partition is needed no more.
-    Gone {
-        /// Which partition.
-        partition: PartitionId,
-    },
+    Gone { partition: PartitionId },
     /// The group has its old configuration, without learners.
-    Unmoved {
-        /// Which change.
-        change: ChangeId,
-    },
+    Unmoved { change: ChangeId },
 }
 
 impl DirectoryState {

@@ -40,7 +40,6 @@ pub enum DirectoryCommand {
     },
     /// A node serves at other addresses than the map says.
     Announce {
-        /// Which node.
         node: NodeId,
         /// Its addresses now.
         addresses: coppice_client::map::Addresses,

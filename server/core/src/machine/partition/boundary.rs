@@ -23,7 +23,6 @@ use crate::sessions::Sessions;
 pub struct BoundaryChange {
     /// The map that it leads to, and its name: no other change has it, whatever operators call theirs.
     pub version: MapVersion,
-    /// What.
     pub step: BoundaryStep,
 }
 
@@ -73,7 +72,6 @@ pub enum BoundaryStep {
     },
     /// A partition takes no commands and no reads any more; it still gives parts of queries. The first half of a merge.
     Seal {
-        /// Which one.
         partition: PartitionId,
         /// The neighbour that will take it in.
         target: PartitionId,
@@ -94,7 +92,6 @@ pub struct Fork {
     pub instance: Instance,
     /// The map that names it.
     pub version: MapVersion,
-    /// Its replicas.
     pub replicas: Vec<ReplicaInfo>,
     /// Its state.
     pub partition: Partition,

@@ -66,7 +66,6 @@ pub struct PlacedTicket {
     pub instance: Instance,
     /// Index of its entry there.
     pub index: u32,
-    /// Which one.
     pub ticket: Ticket,
     /// What this replica gives to its queries.
     pub partition_queries: Vec<(PartitionQuery, Cursor)>,
@@ -130,7 +129,6 @@ impl Partition {
         self.tree = Tree::with_capacity_per_node(capacity);
     }
 
-    /// Which partition.
     pub fn id(&self) -> PartitionId {
         self.partition
     }
