@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet, NodeId, PartitionId};
+use coppice_core::controller;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::request::{Refusal, Reply, Request};
 use coppice_core::settings::ClusterSettings;
@@ -224,12 +225,7 @@ impl Control {
             if let Some(Answer::Map { map, leaders, settings, users }) = answer
                 && map.cluster == identity.cluster
             {
-                for (group, leader) in leaders {
-                    if shared.cluster.map().group(group).is_some_and(|entry| entry.replica_on(identity.node).is_none())
-                    {
-                        shared.cluster.set_leader(group, Some(leader));
-                    }
-                }
+                shared.tell(controller::Input::LeadersTold(leaders.into_iter().collect()));
                 let adopt = move |control: &mut Control| control.adopt(map, settings, users);
                 shared.call(adopt);
             }

@@ -65,15 +65,14 @@ impl Control {
             Effect::Decide(command) => {
                 crate::task::spawn(async move {
                     let decided = decide_here(&shared, (*command).clone()).await;
-                    let is_taken = matches!(&decided, Ok(reply) if !matches!(reply, DirectoryReply::Refused(_)));
-                    match decided {
+                    match &decided {
                         Ok(DirectoryReply::Refused(reason)) => {
                             tracing::info!(?command, %reason, "the directory refused a step of a topology change");
                         }
                         Ok(_) => {}
                         Err(error) => tracing::debug!(?command, %error, "a step is not decided yet"),
                     }
-                    shared.tell(Input::Decided { command, is_taken });
+                    shared.tell(Input::Decided(command, decided.ok()));
                 });
             }
             Effect::Configure { leader, partition, expected, configuration } => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 use coppice_core::controller::Input;
-use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
+use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState};
 use coppice_core::replica;
 use coppice_core::reshape::{self, Applicant, Enlistment, View};
 use coppice_core::status::LocalStatus;
@@ -67,7 +67,7 @@ fn look(control: &Control, state: &DirectoryState) -> impl Future<Output = View>
     }
 }
 
-/// Tells a process which node it is; once that is durable there, the directory is told.
+/// Tells a process which node it is, and the map.
 pub(super) fn assign_number(shared: &Arc<Handle>, node: NodeId, state: &DirectoryState) {
     let Some(identity) = shared.own.identity() else { return };
     let address = address_in(&state.map, node).unwrap_or_default();
@@ -76,16 +76,15 @@ pub(super) fn assign_number(shared: &Arc<Handle>, node: NodeId, state: &Director
     crate::task::spawn(async move {
         let assignment = Assignment { cluster: identity.cluster, node, directory: Vec::new() };
         let told = ask_anybody(&shared, &address, &Question::Assign(assignment), FORWARD_TIMEOUT).await;
-        let trouble = match told {
+        let outcome = match told {
             Ok(Answer::Identified(_)) => {
                 _ = ask(&shared, Some(node), &address, &Question::Adopt { map, settings, users }, ASK_TIMEOUT).await;
-                let joined = DirectoryCommand::Reshape(Reshape::Joined { node });
-                decide_here(&shared, joined).await.err()
+                Ok(())
             }
-            Ok(_) => Some("it gave an unexpected answer".to_owned()),
-            Err(error) => Some(error.to_string()),
+            Ok(_) => Err("it gave an unexpected answer".to_owned()),
+            Err(error) => Err(error.to_string()),
         };
-        shared.tell(Input::Assigned(node, trouble));
+        shared.tell(Input::Assigned(node, outcome));
     });
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::controller::{Controller, Effect, FetchId, Input, TransferOutcome};
-use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
+use coppice_core::machine::directory::DirectoryCommand;
 use coppice_core::replay::Entry;
 use coppice_core::request::{Origin, Reply, Request};
 use coppice_core::settings::ClusterSettings;
@@ -208,6 +208,14 @@ impl World {
         self.schedule(at, Event::Control { node, boot, input: ControllerInput(input) });
     }
 
+    /// The controller hears this behind everything that its workers have said so far: whoever asks them first does.
+    pub fn report_last(&mut self, node: usize, input: Input) {
+        let each = &self.nodes[node];
+        let at = each.process.control.reported.values().copied().fold(self.now, Nanos::max);
+        let boot = each.boot;
+        self.schedule(at, Event::Control { node, boot, input: ControllerInput(input) });
+    }
+
     /// Orders the controller's next tick.
     pub fn arm_controller(&mut self, node: usize) {
         let now = self.now;
@@ -328,7 +336,7 @@ impl World {
                 let (map, to) = (Arc::new(state.map.clone()), new.0 as usize - 1);
                 match self.net.send(node, to)[0] {
                     Some(delay) => self.schedule(self.now + delay, Event::Assign { node: to, map, by: node }),
-                    None => self.on_assigned(node, new, Some("it does not answer".into())),
+                    None => self.on_assigned(node, new, Err("it does not answer".into())),
                 }
             }
             Effect::Answer(_, reply) => self.note_answer(&reply),
@@ -376,12 +384,7 @@ impl World {
 
     /// The answer comes.
     pub fn on_map_told(&mut self, node: usize, map: &Arc<PartitionMap>, leaders: Vec<(PartitionId, NodeId)>) {
-        for (group, leader) in leaders {
-            let entry = self.nodes[node].process.control.controller.map().group(group);
-            if entry.is_some_and(|entry| entry.replica_on(own(node)).is_none()) {
-                self.nodes[node].process.control.leaders.insert(group, leader);
-            }
-        }
+        self.tell(node, Input::LeadersTold(leaders));
         self.adopt(node, map);
     }
 
@@ -413,19 +416,16 @@ impl World {
         self.schedule(self.now + took, Event::Deleted { node, boot, group });
     }
 
-    /// A process is told its number: durable, then it begins, and the directory hears of it.
+    /// A process is told its number: durable, then it begins.
     pub fn on_assign(&mut self, node: usize, map: Arc<PartitionMap>, by: usize) {
         self.begin_as(node, map);
-        let delay = self.net.delay();
-        let command = DirectoryCommand::Reshape(Reshape::Joined { node: own(node) });
-        self.schedule(self.now + delay, Event::Command { node: by, command });
-        self.on_assigned(by, own(node), None);
+        self.on_assigned(by, own(node), Ok(()));
     }
 
     /// Whoever told a process its number hears what came of it.
-    fn on_assigned(&mut self, by: usize, new: NodeId, trouble: Option<String>) {
+    fn on_assigned(&mut self, by: usize, new: NodeId, outcome: Result<(), String>) {
         let (boot, delay) = (self.nodes[by].boot, self.net.delay());
-        let input = ControllerInput(Input::Assigned(new, trouble));
+        let input = ControllerInput(Input::Assigned(new, outcome));
         self.schedule(self.now + delay, Event::Control { node: by, boot, input });
     }
 
@@ -443,15 +443,15 @@ impl World {
     /// The directory has answered the node itself.
     pub fn on_own_reply(&mut self, node: usize, stream: u32, reply: &Reply) {
         if let Some(command) = self.nodes[node].process.control.deciding.remove(&stream) {
-            let is_taken = matches!(reply, Reply::Directory(reply) if !matches!(reply, DirectoryReply::Refused(_)));
-            self.report(node, 0, Input::Decided { command: Box::new(command), is_taken });
+            let reply = if let Reply::Directory(reply) = reply { Some(reply.clone()) } else { None };
+            self.report(node, 0, Input::Decided(Box::new(command), reply));
         }
     }
 
     /// It has not answered in time.
     pub fn on_undecided(&mut self, node: usize, stream: u32) {
         if let Some(command) = self.nodes[node].process.control.deciding.remove(&stream) {
-            self.tell(node, Input::Decided { command: Box::new(command), is_taken: false });
+            self.tell(node, Input::Decided(Box::new(command), None));
         }
     }
 }

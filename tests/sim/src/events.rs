@@ -8,7 +8,6 @@ use bytes::Bytes;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId, ReshapeRequest};
 use coppice_core::controller::FetchId;
-use coppice_core::machine::directory::DirectoryCommand;
 use coppice_core::multicast::MulticastMessage;
 use coppice_core::wire::peer::Envelope;
 use coppice_ordering::{Configuration, Instance};
@@ -60,7 +59,6 @@ pub enum Event {
     /// A new process is told its number.
     Assign { node: usize, map: Arc<PartitionMap>, by: usize },
     /// The leader of the directory is to have this decided.
-    Command { node: usize, command: DirectoryCommand },
     /// An operator's verb.
     Operate { request: Box<ReshapeRequest> },
     /// A connection attempt ends.

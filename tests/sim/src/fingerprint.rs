@@ -185,8 +185,9 @@ pub fn show_told(input: &ControllerInput) -> String {
         }
         ControllerInput::Deleted(group) => format!("{group} deleted"),
         ControllerInput::View(view) => format!("view {view:?}"),
-        ControllerInput::Decided { command, is_taken } => format!("decided {command:?} {is_taken}"),
-        ControllerInput::Assigned(node, trouble) => format!("assigned {node} {trouble:?}"),
+        ControllerInput::Decided(command, reply) => format!("decided {command:?} {reply:?}"),
+        ControllerInput::Assigned(node, outcome) => format!("assigned {node} {outcome:?}"),
+        ControllerInput::LeadersTold(leaders) => format!("leaders {leaders:?}"),
         ControllerInput::Transfer { partition, to, reached, .. } => {
             format!("transfer {partition} to {to}, reaching {reached:?}")
         }

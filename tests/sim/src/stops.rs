@@ -58,7 +58,7 @@ impl World {
         let control = &mut self.nodes[node].process.control;
         control.reached.extend(to.clone());
         control.stop = Some(Stop { down, until, led });
-        self.tell(node, Input::Stop { within: STOPPED_WITHIN, led: to });
+        self.report_last(node, Input::Stop { within: STOPPED_WITHIN, led: to });
     }
 
     pub fn on_stopped(&mut self, node: usize) {
@@ -106,7 +106,9 @@ impl World {
     pub fn check_stops(&mut self) {
         let late = self.nodes.iter().position(|each| {
             let stop = each.process.control.stop.as_ref();
-            each.up && stop.is_some_and(|stop| stop.until + STOPPED_WITHIN < each.clock.local(self.now))
+            let since_pause = self.now.saturating_sub(each.paused_until);
+            let is_late = |stop: &Stop| stop.until + STOPPED_WITHIN < each.clock.local(self.now);
+            each.up && since_pause > STOPPED_WITHIN.as_nanos() as Nanos && stop.is_some_and(is_late)
         });
         if let Some(node) = late {
             self.fail("stop", format!("n{node} was told to stop, and goes on"));

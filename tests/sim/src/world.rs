@@ -287,7 +287,6 @@ impl World {
             }
             Event::TransferLeader { node, partition, to } => self.on_transfer_leader(node, partition, to),
             Event::Assign { node, map, by } => self.on_assign(node, map, by),
-            Event::Command { node, command } => self.decide(node, command),
             Event::Operate { request } => self.operate(&request),
             Event::Fault { number } if !self.faults.healed => {
                 self.faults.made += 1;

@@ -417,6 +417,7 @@ pub const OTHERS: &[&str] = &[
     "deaf_leader_is_mute",
     // A client waits for a connection to a leader that is gone, because others name it (operations.md 3).
     "client_follows_the_gone",
+    "client_believes_hearsay",
     // A read waits for tickets that were placed after it was executed; or an answer for one behind it in its batch
     // (protocol.md 3).
     "gate_at_confirmation",
@@ -529,6 +530,7 @@ pub const OTHERS: &[&str] = &[
     "joins_amid_deletion",
     "one_worker_knows_all",
     "older_map_counts",
+    "assigned_at_every_look",
     "successor_unreached",
     "stop_waits_for_ever",
     "stops_at_once",

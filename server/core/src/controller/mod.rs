@@ -115,16 +115,14 @@ impl Controller {
                 self.start_missing();
             }
             Input::View(view) => self.on_view(&view),
-            Input::Decided { command, is_taken } => self.on_decided(&command, is_taken),
-            Input::Assigned(node, trouble) => self.on_assigned(node, trouble),
+            Input::Decided(command, reply) => self.on_decided(&command, reply.as_ref()),
+            Input::Assigned(node, outcome) => self.on_assigned(node, outcome),
+            Input::LeadersTold(leaders) => self.on_leaders_told(leaders),
             Input::Transfer { transfer, partition, to, within, reached } => {
                 let (transfers, mut context) = self.transfers();
                 transfers.begin(transfer, (partition, to), within, &reached, &mut context);
             }
             Input::Stop { within, led } => {
-                // Workers may have said so just now.
-                let own = self.node.unwrap_or_default();
-                self.leaders.extend(led.keys().map(|&group| (group, own)));
                 let longest = self.settings.leader_transfer_timeout;
                 let (transfers, mut context) = self.transfers();
                 transfers.stop(within, led, longest, &mut context);

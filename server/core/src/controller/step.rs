@@ -10,7 +10,7 @@ use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, ReshapeR
 use coppice_ordering::{Configuration, Instance, ReplicaId};
 
 use super::transfer::{Reached, TransferId, TransferOutcome};
-use crate::machine::directory::{DirectoryCommand, DirectoryState};
+use crate::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState};
 use crate::replay::GroupReplay;
 use crate::replica_manager::{CreateRequest, Start, StateLost};
 use crate::reshape::View;
@@ -57,15 +57,12 @@ pub enum Input {
     Deleted(PartitionId),
     /// What the nodes that answer say of themselves.
     View(Box<View>),
-    /// The directory was asked for this.
-    Decided {
-        /// For what.
-        command: Box<DirectoryCommand>,
-        /// It is decided, and was not refused.
-        is_taken: bool,
-    },
-    /// A process was told its number; none: all went well.
-    Assigned(NodeId, Option<String>),
+    /// The directory was asked for this, and answered; none: nobody knows whether it will be decided.
+    Decided(Box<DirectoryCommand>, Option<DirectoryReply>),
+    /// A process has its number, durably; or why it was not told.
+    Assigned(NodeId, Result<(), String>),
+    /// Another node says who leads these groups.
+    LeadersTold(Vec<(PartitionId, NodeId)>),
     /// A leadership of this node is to go to another one: [`Effect::TransferEnded`], always.
     Transfer {
         /// Which request this is.
@@ -170,8 +167,7 @@ pub enum Effect {
     TransferEnded(TransferId, TransferOutcome),
     /// The node leads nothing any more that another one could lead, or waits no longer: it may end.
     Stopped,
-    /// The process at the node's address is to be told which node it is, and the directory that it is:
-    /// [`Input::Assigned`], always.
+    /// The process at the node's address is to be told which node it is: [`Input::Assigned`], always.
     Assign(NodeId, Arc<DirectoryState>),
     /// An operator is answered.
     Answer(VerbId, Box<AdminReply>),

@@ -8,7 +8,7 @@ use coppice_ordering::{Ballot, Configuration, Instance, ReplicaId};
 
 use super::*;
 use crate::machine::Machine;
-use crate::machine::directory::DirectoryState;
+use crate::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
 use crate::machine::partition::{Fork, Partition};
 use crate::replica;
 use crate::reshape::View;
@@ -121,6 +121,8 @@ fn said(effect: &Effect) -> Option<String> {
         Effect::Stopped => "stopped".into(),
         Effect::Survey => "survey".into(),
         Effect::AskForMap => "ask for the map".into(),
+        Effect::Assign(node, _) => format!("assign {node}"),
+        Effect::Decide(command) => format!("decide {command:?}"),
         Effect::Leaders(leaders) => {
             let said = leaders.iter().map(|(group, leader)| format!("{group} is led from {leader}"));
             said.collect::<Vec<_>>().join(", ")
@@ -244,6 +246,35 @@ fn an_older_map_changes_nothing() {
     assert!(node.tell(map(1, &[1, 2, 3], &[])).is_empty() && node.0.map().version == MapVersion(2));
 }
 
+#[test]
+fn a_process_is_told_its_number_once_at_a_time_and_then_the_directory_hears_of_it() {
+    let mut node = Node::new();
+    let Input::Map(map) = map(1, &[1, 2, 3], &[]) else { unreachable!() };
+    let mut joining = (*map).clone();
+    joining.nodes[3].state = NodeState::Joining;
+    let state = Arc::new(DirectoryState { map: joining, ..DirectoryState::default() });
+    node.tell(Input::Report(Report::Led(PartitionId::DIRECTORY, Some(OWN))));
+    node.tell(Input::Report(Report::Directory(state)));
+    let view = || Input::View(Box::new(View::new([].into())));
+    assert_eq!(node.tell(view()), ["assign n4"]);
+    assert!(node.tell(view()).is_empty(), "it is being told");
+    assert!(node.tell(Input::Assigned(NodeId(4), Err("it is down".into()))).is_empty());
+    assert_eq!(node.tell(view()), ["assign n4"]);
+    assert_eq!(node.tell(Input::Assigned(NodeId(4), Ok(()))), ["decide Reshape(Joined { node: NodeId(4) })"]);
+    assert!(node.tell(view()).is_empty(), "the directory has not answered");
+    let command = DirectoryCommand::Reshape(Reshape::Joined { node: NodeId(4) });
+    assert!(node.tell(Input::Decided(Box::new(command), None)).is_empty());
+    assert_eq!(node.tell(view()), ["assign n4"], "nobody knows whether it is decided");
+}
+
+#[test]
+fn another_nodes_word_for_a_leader_counts_where_no_replica_is_here() {
+    let mut node = Node::new();
+    node.tell(map(2, &[1, 2, 3], &[2, 3]));
+    let told = vec![(PARENT, NodeId(2)), (CHILD, NodeId(3)), (PartitionId(9), NodeId(2))];
+    assert_eq!(node.tell(Input::LeadersTold(told)), ["p2 is led from n3"]);
+}
+
 fn led(leader: NodeId) -> Input {
     Input::Report(Report::Led(PARENT, Some(leader)))
 }
@@ -280,6 +311,7 @@ fn a_node_stops_when_others_lead_what_they_can() {
     node.tell(led(OWN));
     assert_eq!(node.tell(stop(&[2, 3])), ["w1 transfers p1 to r2"]);
     assert_eq!(node.tell(led(NodeId(2))), ["stopped"]);
+    assert_eq!(node.tell(stop(&[2, 3])), ["stopped"], "another one leads");
     node.tell(led(OWN));
     assert_eq!(node.tell(stop(&[])), ["stopped"], "nobody is there");
 }
@@ -306,6 +338,7 @@ fn planted_bugs_are_caught() {
             "whoever_knows_no_leader_of_the_directory_asks_for_the_map_and_whoever_leads_it_tells_who_leads_elsewhere",
         ),
         ("older_map_counts", "an_older_map_changes_nothing"),
+        ("assigned_at_every_look", "a_process_is_told_its_number_once_at_a_time_and_then_the_directory_hears_of_it"),
     ];
     for (mutant, test) in tests {
         planted::assert_caught(mutant, &format!("controller::tests::{test}"));

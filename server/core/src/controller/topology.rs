@@ -12,7 +12,7 @@ use coppice_ordering::Time;
 
 use super::step::ByGroup;
 use super::{Controller, Effect, VerbId};
-use crate::machine::directory::{Change, DirectoryCommand, DirectoryState, Reshape};
+use crate::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
 use crate::reshape::{PendingDecisions, Step, Verdict, View, balance, steps, verdict};
 
 /// Between two looks while something is under way: a move is to be done soon after its learner has caught up.
@@ -42,6 +42,8 @@ pub(super) struct Topology {
     released: BTreeSet<MapVersion>,
     /// Steps that the directory has yet to decide.
     deciding: PendingDecisions,
+    /// Nodes that are being told their number.
+    assigning: BTreeSet<NodeId>,
     /// Nodes that could not be told their number, and why.
     troubles: BTreeMap<NodeId, String>,
 }
@@ -55,6 +57,10 @@ impl Topology {
     pub(super) fn forget(&mut self) {
         self.directory = None;
     }
+}
+
+fn joined(node: NodeId) -> DirectoryCommand {
+    DirectoryCommand::Reshape(Reshape::Joined { node })
 }
 
 impl Controller {
@@ -124,6 +130,15 @@ impl Controller {
         }
     }
 
+    /// Another node's word for who leads counts for groups of which no replica is here.
+    pub(super) fn on_leaders_told(&mut self, mut leaders: Vec<(PartitionId, NodeId)>) {
+        let own = self.node.unwrap_or_default();
+        leaders.retain(|(group, _)| self.map.group(*group).is_some_and(|entry| entry.replica_on(own).is_none()));
+        if !leaders.is_empty() {
+            self.effects.push(Effect::Leaders(leaders));
+        }
+    }
+
     /// Nodes that do not host the directory hear of a new map at once; they ask for it from time to time too.
     fn tell_map(&mut self, state: &Arc<DirectoryState>, view: &View) {
         let map = &state.map;
@@ -144,11 +159,7 @@ impl Controller {
 
     fn take_step(&mut self, step: Step, state: &Arc<DirectoryState>) {
         match step {
-            Step::Decide(command) => {
-                if self.topology.deciding.begin(&command) {
-                    self.effects.push(Effect::Decide(Box::new(command)));
-                }
-            }
+            Step::Decide(command) => self.decide(command),
             Step::Configure { leader, partition, expected, configuration } => {
                 self.effects.push(Effect::Configure { leader, partition, expected, configuration });
             }
@@ -159,23 +170,38 @@ impl Controller {
                 self.topology.transfers.insert(partition, self.now);
                 self.effects.push(Effect::TransferLeader { leader, partition, to });
             }
-            Step::Assign { node } => self.effects.push(Effect::Assign(node, Arc::clone(state))),
+            Step::Assign { node } => {
+                let is_deciding = self.topology.deciding.contains(&joined(node));
+                if (!is_deciding && self.topology.assigning.insert(node)) || mutant!(assigned_at_every_look) {
+                    self.effects.push(Effect::Assign(node, Arc::clone(state)));
+                }
+            }
         }
     }
 
-    pub(super) fn on_decided(&mut self, command: &DirectoryCommand, is_taken: bool) {
+    pub(super) fn on_decided(&mut self, command: &DirectoryCommand, reply: Option<&DirectoryReply>) {
         self.topology.deciding.end(command);
-        if is_taken {
+        if reply.is_some_and(|reply| !matches!(reply, DirectoryReply::Refused(_))) {
             self.drive();
         }
     }
 
-    pub(super) fn on_assigned(&mut self, node: NodeId, trouble: Option<String>) {
-        match trouble {
-            Some(text) => _ = self.topology.troubles.insert(node, text),
-            None => _ = self.topology.troubles.remove(&node),
+    /// Once a process has its number, the directory hears of it.
+    pub(super) fn on_assigned(&mut self, node: NodeId, outcome: Result<(), String>) {
+        self.topology.assigning.remove(&node);
+        match outcome {
+            Err(text) => _ = self.topology.troubles.insert(node, text),
+            Ok(()) => {
+                self.topology.troubles.remove(&node);
+                self.decide(joined(node));
+            }
         }
-        self.drive();
+    }
+
+    fn decide(&mut self, command: DirectoryCommand) {
+        if self.topology.deciding.begin(&command) {
+            self.effects.push(Effect::Decide(Box::new(command)));
+        }
     }
 
     /// An operator's change of the topology: begun, or how far it is.

@@ -167,7 +167,7 @@ impl Transfers {
     ) {
         let mut leaving = Vec::new();
         for (partition, reached) in led {
-            let group = context.map.group(partition).zip(context.own);
+            let group = context.map.group(partition).zip(context.own).filter(|_| context.leads(partition));
             if let Some(to) = group.and_then(|(group, own)| successor(group, own, &reached)) {
                 context.transfer(partition, to, context.now + longest);
                 leaving.push(partition);

@@ -17,6 +17,11 @@ impl PendingDecisions {
         true
     }
 
+    /// Whether the directory has yet to answer it.
+    pub fn contains(&self, command: &DirectoryCommand) -> bool {
+        self.0.contains(command)
+    }
+
     /// It is decided, or was refused, or nobody knows.
     pub fn end(&mut self, command: &DirectoryCommand) {
         if let Some(at) = self.0.iter().position(|asked| asked == command) {
