@@ -4,9 +4,9 @@
 mod script;
 
 use coppice_client::config::Config;
-use coppice_client::session::Input;
+use coppice_client::session::{ConnectionId, Input};
 use coppice_client::wire::control::encode_control;
-use coppice_client::wire::{ClusterId, Kind, MapReply, MapVersion, NodeId, Refusal};
+use coppice_client::wire::{ClusterId, Frame, Kind, MapReply, MapVersion, NodeId, Refusal};
 use script::{PARTITION, hello, hello_of, map, start};
 
 #[test]
@@ -90,6 +90,45 @@ fn who_is_lost_is_not_followed() {
     });
     (0..3).for_each(|_| refuse(&mut bench));
     assert!(bench.now < soon, "as others name it beside their map");
+}
+
+/// Simulator, seed 7000584: a node without a replica named a former leader for ever, which named the new one; that one
+/// had been out of reach, and nobody connected to it again.
+#[test]
+fn who_is_lost_is_connected_again_while_others_name_a_former_leader() {
+    let mut bench = start(&[1, 2], NodeId(1));
+    let (connection, _) = bench.dialled.remove(0);
+    bench.step(Input::Disconnected { connection, reason: "connection refused".into() });
+    let (mut silent, end) = (None, bench.now + 8 * Config::default().connect_timeout);
+    while bench.now < end && (silent.is_none() || bench.dialled.is_empty()) {
+        if let (None, Some((connection, _))) = (silent, bench.dialled.pop()) {
+            // It takes the connection, and says nothing.
+            bench.step(Input::Connected(connection));
+            silent = Some(connection);
+        }
+        let is = |kind: Kind| move |(_, frame): &(ConnectionId, Frame)| frame.kind == kind as u8;
+        if let Some(at) = bench.asked.iter().position(is(Kind::MapGet)) {
+            let (asked, reply) =
+                (bench.asked.remove(at), MapReply { map: None, leaders: vec![(PARTITION, NodeId(2))] });
+            bench.answer(asked, |out, stream| {
+                encode_control(out, Kind::Map, stream, &reply);
+            });
+        } else if let Some(at) = bench.asked.iter().position(is(Kind::Read)) {
+            let refusal = Refusal::NotLeader { partition: PARTITION, hint: Some(NodeId(1)) };
+            let asked = bench.asked.remove(at);
+            bench.answer(asked, |out, stream| refusal.encode(out, stream));
+        } else {
+            bench.now = bench.session.deadline().expect("it goes on").max(bench.now);
+            bench.step(Input::Tick);
+        }
+    }
+    assert!(bench.dialled.iter().any(|(_, address)| address == "n1:1"), "{:?}", bench.closed);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn hearsay_that_is_believed_is_caught() {
+    assert_caught("client_believes_hearsay", "who_is_lost_is_connected_again_while_others_name_a_former_leader");
 }
 
 #[cfg(feature = "mutants")]

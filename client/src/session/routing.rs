@@ -222,7 +222,12 @@ impl Session {
                 |queue: &&mut PartitionQueue| queue.partition == partition && queue.replicas.nodes.contains(&node);
             let lost = self.is_lost(node);
             let queue = self.queues.iter_mut().find(leads);
-            if let Some(queue) = queue.filter(|queue| queue.replicas.leader.is_none() && !lost) {
+            // While replicas say that they do not lead, they know better: the word of a node without a replica may be
+            // old, and whoever follows it again and again never connects to the others.
+            let unknown = |queue: &&mut PartitionQueue| {
+                queue.replicas.leader.is_none() && (queue.replicas.misses == 0 || mutant!(client_believes_hearsay))
+            };
+            if let Some(queue) = queue.filter(unknown).filter(|_| !lost) {
                 queue.replicas.follow(Some(node));
             }
         }
