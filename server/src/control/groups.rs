@@ -13,7 +13,7 @@ use coppice_core::machine::Machine;
 use coppice_core::replay::{Entry as LogEntry, GroupReplay};
 use coppice_core::replica::Replica;
 use coppice_core::replica_manager::Start;
-use coppice_core::sessions::SessionLimits;
+use coppice_core::worker::WorkerSettings;
 use coppice_core::worker::{Group, Input};
 use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId};
 
@@ -21,7 +21,6 @@ use super::Control;
 use crate::config::Keep;
 use crate::log::{Append, DurableWait, Hooks, LogOptions};
 use crate::start_error::StorageError;
-use crate::worker_thread::{core_settings, session_limits};
 
 /// Everything a worker thread needs to host a replica.
 pub(super) struct Launch {
@@ -33,9 +32,6 @@ pub(super) struct Launch {
     machine: Machine,
     snapshot: Instance,
     speculation: bool,
-    digest_interval: u64,
-    /// Unknown until the directory has told.
-    session_limits: Option<SessionLimits>,
 }
 
 impl Control {
@@ -253,7 +249,7 @@ impl Control {
             configuration: create.configuration(),
             seed: crate::random::draw(),
             incarnation: identity.incarnation,
-            settings: core_settings(&self.settings.values),
+            settings: WorkerSettings::of(&self.settings.values, false).group,
             campaign_first,
         };
         Launch {
@@ -265,8 +261,6 @@ impl Control {
             machine,
             snapshot,
             speculation: self.settings.values.speculation,
-            digest_interval: self.settings.values.digest_interval,
-            session_limits: self.settings.told.then(|| session_limits(&self.settings.values)),
         }
     }
 
@@ -300,8 +294,7 @@ impl Control {
                 step_work_max: STEP_WORK_MAX,
                 ..ExecutorSettings::speculating(speculation)
             };
-            let mut replica =
-                Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);
+            let replica = Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);
             if !replica.paxos().has_rounds_left() {
                 tracing::error!(
                     partition = %group, replica = %me, ballot = %replica.paxos().promised(),
@@ -309,8 +302,6 @@ impl Control {
                      replace this node (`coppice node replace`)"
                 );
             }
-            replica.executor_mut().set_digest_interval(launch.digest_interval);
-            launch.session_limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
             thread.host(Group::new(replica, nodes), effects, metrics);
             failpoint!("control.hosted");
         });
@@ -414,15 +405,15 @@ impl Control {
         if !self.settings.take(pairs) && told {
             return;
         }
-        let settings = &self.settings.values;
-        for thread in 0..self.shared.workers.count() {
-            let settings = settings.clone();
-            self.outbox.on_thread(thread, move |thread| thread.apply_settings(&settings));
-        }
         self.tell_settings();
     }
 
     fn tell_settings(&mut self) {
+        let is_told = self.settings.told;
+        for thread in 0..self.shared.workers.count() {
+            let settings = self.settings.values.clone();
+            self.outbox.on_thread(thread, move |thread| thread.apply_settings(&settings, is_told));
+        }
         self.tell(controller::Input::Settings(Arc::new(self.settings.values.clone())));
     }
 }

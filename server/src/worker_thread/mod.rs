@@ -29,7 +29,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use bytes::BytesMut;
-pub(crate) use configure::{core_settings, session_limits};
 use coppice_client::channel::Parked;
 use coppice_client::wire::{ClientId, NodeId, PartitionId};
 use coppice_core::cost::ClientBytes;

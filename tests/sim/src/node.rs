@@ -12,9 +12,8 @@ use coppice_core::multicast::{MulticastBody, MulticastMessage};
 use coppice_core::replay::Entry;
 use coppice_core::replica;
 use coppice_core::request::Origin;
-use coppice_core::sessions::SessionLimits;
 use coppice_core::wire::peer::Envelope;
-use coppice_core::worker::{CoordinatorHost, Effect, Group, Input, Message, Worker};
+use coppice_core::worker::{Effect, Group, Input, Message, Worker};
 use coppice_ordering::{Lsn, Record, ReplicaId, Time};
 use coppice_server::log::Append;
 
@@ -159,15 +158,13 @@ pub struct Process {
     pub found: BTreeMap<(PartitionId, ReplicaId), Vec<(Lsn, Record)>>,
     /// What it heard of the other nodes.
     pub heard: BTreeMap<NodeId, LastHeard>,
-    /// The bounds of session tables, once it has heard of them.
-    pub limits: Option<SessionLimits>,
 }
 
 impl Process {
-    fn new(plan: &Plan) -> Process {
+    fn new(plan: &Plan, node: usize) -> Process {
         Process {
             control: ControlThread::new(plan.server.workers as usize),
-            workers: workers(plan),
+            workers: workers(plan, node),
             storage_at: BTreeMap::new(),
             mailed: BTreeMap::new(),
             watched: BTreeMap::new(),
@@ -176,7 +173,6 @@ impl Process {
             log_is_stuck: false,
             found: BTreeMap::new(),
             heard: BTreeMap::new(),
-            limits: None,
         }
     }
 }
@@ -198,13 +194,13 @@ impl Node {
             crash: NextCrash::default(),
             tick_at: None,
             newest_stream: 0,
-            process: Process::new(plan),
+            process: Process::new(plan, number),
         }
     }
 
     /// What its process knew is gone; what is on its disk stays.
-    pub fn forget(&mut self, plan: &Plan) {
-        self.process = Process::new(plan);
+    pub fn forget(&mut self, plan: &Plan, number: usize) {
+        self.process = Process::new(plan, number);
         self.incarnations.forget();
     }
 
@@ -235,11 +231,11 @@ impl Node {
     }
 }
 
-fn workers(plan: &Plan) -> Vec<Worker> {
+fn workers(plan: &Plan, node: usize) -> Vec<Worker> {
     let count = plan.server.workers as usize;
     let worker = |index| {
         let mut worker = Worker::new(index, count);
-        *worker.coordinator_mut() = CoordinatorHost::new(plan.coordinator());
+        worker.step(Time::ZERO, Input::Settings(plan.worker_settings(node, None)), &mut Vec::new());
         worker.coordinator_mut().watch();
         worker
     };

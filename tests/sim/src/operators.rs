@@ -12,6 +12,7 @@ use coppice_core::machine::directory::{DirectoryCommand, DirectoryState};
 use coppice_core::reshape::{self, Applicant, Enlistment, View};
 use coppice_core::sessions::SessionLimits;
 use coppice_core::status::{Capacity, LocalStatus};
+use coppice_core::worker::Input;
 use coppice_ordering::tuning::Tuning;
 
 use super::clients::key;
@@ -133,12 +134,9 @@ impl World {
 
     /// This node hears of the settings, now.
     pub fn on_settings(&mut self, node: usize) {
-        let limits = self.asked.limits;
-        let node = &mut self.nodes[node];
-        node.process.limits = Some(limits);
-        for group in node.process.workers.iter_mut().flat_map(|worker| worker.groups_mut().values_mut()) {
-            group.replica.set_session_limits(limits);
-        }
+        let settings = self.plan.worker_settings(node, Some(self.asked.limits));
+        (0..self.nodes[node].process.workers.len())
+            .for_each(|worker| self.input(node, worker, Input::Settings(Arc::clone(&settings))));
     }
 }
 

@@ -1,9 +1,12 @@
 //! What a seed draws (hazards.md 4, the table of draws). Shape, workload and each kind of fault have a generator of
 //! their own, so that taking one fault out leaves the rest as it was.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_btree::Capacity;
+use coppice_core::sessions::SessionLimits;
+use coppice_core::worker::WorkerSettings;
 use coppice_ordering::{CoordinatorSettings, Reads, Settings};
 use coppice_testkit::random::Random;
 use serde::{Deserialize, Serialize};
@@ -279,12 +282,15 @@ impl Plan {
         Ok(())
     }
 
-    /// Settings of each node's coordinator.
-    pub fn coordinator(&self) -> CoordinatorSettings {
-        CoordinatorSettings {
+    /// What the workers of a node go by, once an operator's limits are told there, and before.
+    pub fn worker_settings(&self, node: usize, sessions: Option<SessionLimits>) -> Arc<WorkerSettings> {
+        let coordinator = CoordinatorSettings {
             place_timeout: Duration::from_nanos(self.server.place_timeout),
             ..CoordinatorSettings::default()
-        }
+        };
+        let (group, speculation) = (self.settings.clone(), self.speculates(node));
+        let known = WorkerSettings::default();
+        Arc::new(WorkerSettings { group, speculation, digest_interval: 1, sessions, coordinator, ..known })
     }
 
     /// Whether a node executes before it is decided.

@@ -62,7 +62,7 @@ impl World {
         self.faults.crashes += u64::from(!self.faults.healed);
         each.up = false;
         (each.crash.doom, each.tick_at, each.paused_until) = (None, None, 0);
-        each.forget(&self.plan);
+        each.forget(&self.plan, node);
         self.oracle.process_ended(node);
         self.lose_lines(node);
         if !power {
@@ -95,7 +95,7 @@ impl World {
         let now = self.now;
         self.trace.step(now, &(node, 1_u8), |line| *line += &format!("n{node} starts"));
         // The step in which the process before it ended may have written there once more.
-        self.nodes[node].forget(&self.plan);
+        self.nodes[node].forget(&self.plan, node);
         self.nodes[node].up = true;
         self.begin_greeting(node);
         let boot = self.nodes[node].boot;
@@ -210,9 +210,7 @@ impl World {
             // So few that batches wait for further steps all the time.
             step_work_max: if self.plan.defers(node) { 3 } else { u64::MAX },
         };
-        let mut replica = Replica::recover(group, config, recovered, machine, snapshot, executing, local, &mut effects);
-        replica.executor_mut().set_digest_interval(1);
-        self.nodes[node].process.limits.into_iter().for_each(|limits| replica.set_session_limits(limits));
+        let replica = Replica::recover(group, config, recovered, machine, snapshot, executing, local, &mut effects);
         let nodes = create.nodes().collect();
         let each = &mut self.nodes[node];
         each.process.watched.insert(group, ReplicaWatch { watermarks: Watermarks::beginning(snapshot) });

@@ -131,7 +131,7 @@ impl Worker {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use coppice_client::map::Entry;
     use coppice_client::wire::NodeId;
     use coppice_ordering::{Config, Configuration, RecoveredGroup, ReplicaId, Settings, Time};
@@ -145,29 +145,34 @@ mod tests {
 
     const GROUP: PartitionId = PartitionId(1);
 
+    /// A replica that begins, to be hosted.
+    pub(in crate::worker) fn begins() -> Told {
+        let config = Config {
+            id: ReplicaId(1),
+            configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
+            seed: 1,
+            incarnation: 1,
+            settings: Settings::default(),
+            campaign_first: false,
+        };
+        let entry = Entry { partition: GROUP, ..Entry::default() };
+        let range = coppice_btree::KeyRange { low: (&entry.low[..]).into(), high: None };
+        let machine = Machine::Partition(Box::new(Partition::new(GROUP, range, entry.version)));
+        let (recovered, mut effects) = (RecoveredGroup::new(), Vec::new());
+        let executing = ExecutorSettings::speculating(true);
+        let (start, now) = (Instance::ZERO, Time(1));
+        let replica = Replica::recover(GROUP, config, recovered, machine, start, executing, now, &mut effects);
+        let nodes = [1, 2, 3].map(|id| (ReplicaId(id), NodeId(id))).into();
+        Told::Host(Box::new(Group::new(replica, nodes)), effects)
+    }
+
     /// A worker with one replica, and what it asked to be written.
     struct Node(Worker);
 
     impl Node {
         fn new() -> Node {
-            let config = Config {
-                id: ReplicaId(1),
-                configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
-                seed: 1,
-                incarnation: 1,
-                settings: Settings::default(),
-                campaign_first: false,
-            };
-            let entry = Entry { partition: GROUP, ..Entry::default() };
-            let range = coppice_btree::KeyRange { low: (&entry.low[..]).into(), high: None };
-            let machine = Machine::Partition(Box::new(Partition::new(GROUP, range, entry.version)));
-            let (recovered, mut effects) = (RecoveredGroup::new(), Vec::new());
-            let executing = ExecutorSettings::speculating(true);
-            let (start, now) = (Instance::ZERO, Time(1));
-            let replica = Replica::recover(GROUP, config, recovered, machine, start, executing, now, &mut effects);
-            let nodes = [1, 2, 3].map(|id| (ReplicaId(id), NodeId(id))).into();
             let mut node = Node(Worker::new(0, 1));
-            node.tell(Told::Host(Box::new(Group::new(replica, nodes)), effects));
+            node.tell(begins());
             node
         }
 

@@ -16,7 +16,6 @@ use super::{Effect, Message, Note, QueryResult, Report, Worker};
 use crate::machine::directory::{DirectoryState, boundaries};
 use crate::multicast::{MulticastBody, MulticastMessage, PartitionQuery};
 use crate::request::{Origin, Refusal, Reply};
-use crate::settings::ClusterSettings;
 use crate::{ids, replica};
 
 /// Who waits for a query, and what its client is to expect.
@@ -30,8 +29,6 @@ struct Pending {
 /// The coordinator of a node, and whom it owes an answer.
 pub struct CoordinatorHost {
     coordinator: Coordinator,
-    /// Its settings, but for the cluster's.
-    settings: CoordinatorSettings,
     effects: Vec<CoordinatorEffect>,
     /// The decided map.
     map: Arc<PartitionMap>,
@@ -48,16 +45,8 @@ pub struct CoordinatorHost {
 
 impl Default for CoordinatorHost {
     fn default() -> CoordinatorHost {
-        CoordinatorHost::new(CoordinatorSettings::default())
-    }
-}
-
-impl CoordinatorHost {
-    /// One that does not lead.
-    pub fn new(settings: CoordinatorSettings) -> CoordinatorHost {
         CoordinatorHost {
-            coordinator: Coordinator::new(settings.clone()),
-            settings,
+            coordinator: Coordinator::new(CoordinatorSettings::default()),
             effects: Vec::new(),
             map: Arc::default(),
             pending: BTreeMap::new(),
@@ -68,7 +57,9 @@ impl CoordinatorHost {
             is_watched: false,
         }
     }
+}
 
+impl CoordinatorHost {
     /// Tells what it wants as [`Note::Coordinated`] too, from now on.
     pub fn watch(&mut self) {
         self.is_watched = true;
@@ -95,9 +86,8 @@ impl CoordinatorHost {
     }
 
     /// Uses other settings from now on.
-    pub(super) fn apply_settings(&mut self, settings: &ClusterSettings) {
-        self.settings.place_timeout = settings.place_timeout;
-        self.coordinator.set_settings(self.settings.clone());
+    pub(super) fn apply_settings(&mut self, settings: CoordinatorSettings) {
+        self.coordinator.set_settings(settings);
     }
 
     pub(super) fn deadline(&self) -> Option<Time> {

@@ -6,7 +6,7 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Instance, ReplicaId, Settings, Time};
 
-use super::{Effect, Group, Message, Report, Worker};
+use super::{Effect, Group, Message, Report, Worker, WorkerSettings};
 use crate::failure_detector::LastHeard;
 use crate::multicast::message::leader_learned;
 use crate::replica;
@@ -30,9 +30,20 @@ impl Worker {
         }
     }
 
+    /// Replicas here and those to come go by these.
+    pub(super) fn apply_settings(&mut self, settings: Arc<WorkerSettings>) {
+        self.groups.values_mut().for_each(|group| settings.apply(&mut group.replica));
+        self.coordinator.apply_settings(settings.coordinator.clone());
+        self.parked.set_wait(settings.part_wait);
+        self.cluster.settings = settings;
+    }
+
     pub(super) fn host(&mut self, mut group: Group, mut effects: Vec<replica::Effect>) {
         let id = group.replica.group();
         group.learn_places(&self.cluster.map);
+        if !mutant!(settings_of_before) {
+            self.cluster.settings.apply(&mut group.replica);
+        }
         self.groups.insert(id, group);
         self.turn.stepped.push(id);
         self.carry_out(id, &mut effects);

@@ -18,6 +18,7 @@ mod moved;
 mod multicast;
 mod parts;
 mod reclamation;
+mod settings;
 mod step;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,6 +34,7 @@ pub use disk_admission::Resources;
 pub use group::{Checkpoints, Group, GroupStatus, Splits, Writing};
 pub use lag::Lag;
 use parts::ParkedParts;
+pub use settings::WorkerSettings;
 pub use step::{Effect, Input, Message, Note, QueryResult, Report};
 
 use crate::checkpoint_due::Due;
@@ -90,6 +92,7 @@ struct ClusterView {
     leaders: BTreeMap<PartitionId, NodeId>,
     /// Nodes that answer on their connections.
     answering: BTreeSet<NodeId>,
+    settings: Arc<WorkerSettings>,
 }
 
 impl Default for ClusterView {
@@ -101,6 +104,7 @@ impl Default for ClusterView {
             map: Arc::default(),
             leaders: BTreeMap::new(),
             answering: BTreeSet::new(),
+            settings: Arc::default(),
         }
     }
 }
@@ -252,10 +256,7 @@ impl Worker {
             Input::Drop(group) => self.drop_group(group),
             Input::Replica(group, input) => self.step_group(group, *input),
             Input::Map(map) => self.on_map(map),
-            Input::Settings(settings) => {
-                self.coordinator.apply_settings(&settings);
-                self.parked.set_wait(settings.responder_connect_timeout);
-            }
+            Input::Settings(settings) => self.apply_settings(settings),
             Input::Leader(group, leader) => self.on_leader(group, leader),
             Input::Answers(node, true) => _ = self.cluster.answering.insert(node),
             Input::Answers(node, false) => _ = self.cluster.answering.remove(&node),

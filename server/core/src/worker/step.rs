@@ -11,6 +11,7 @@ use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Record, ReplicaId, 
 use super::Group;
 use super::checkpoints::{CheckpointOutcome, Storage};
 use super::disk_admission::Resources;
+use super::settings::WorkerSettings;
 use crate::checkpoint_due::Due;
 use crate::failure_detector::LastHeard;
 use crate::machine::Mark;
@@ -19,7 +20,6 @@ use crate::machine::partition::AbsorbedState;
 use crate::multicast::MulticastMessage;
 use crate::replica::{self, QueryPart};
 use crate::request::{Origin, Reply, Request};
-use crate::settings::ClusterSettings;
 use crate::snapshot::{LoadedSnapshot, TakenSnapshot};
 use crate::wire::peer::Envelope;
 
@@ -90,7 +90,7 @@ pub enum Input {
     /// This is the newest map.
     Map(Arc<PartitionMap>),
     /// These are the cluster's settings.
-    Settings(Arc<ClusterSettings>),
+    Settings(Arc<WorkerSettings>),
     /// A group is led from this node, as another part of this node learned.
     Leader(PartitionId, Option<NodeId>),
     /// A node answers on its connection, or does not.

@@ -1,0 +1,116 @@
+//! What a worker goes by: the cluster's settings, as its replicas and its coordinator use them.
+
+use std::time::Duration;
+
+use coppice_ordering::Settings;
+use coppice_ordering::multicast::CoordinatorSettings;
+
+use crate::replica::Replica;
+use crate::sessions::SessionLimits;
+use crate::settings::ClusterSettings;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct WorkerSettings {
+    /// Of each group; the tuning of a group goes on from there.
+    pub group: Settings,
+    /// Batches are executed before they are decided.
+    pub speculation: bool,
+    /// Instances between two digests of a replica.
+    pub digest_interval: u64,
+    /// None: the directory has not told this node any, and replicas go by what their group agreed on.
+    pub sessions: Option<SessionLimits>,
+    pub coordinator: CoordinatorSettings,
+    /// How long parts of queries wait here for their clients to connect.
+    pub part_wait: Duration,
+}
+
+impl WorkerSettings {
+    /// From the cluster's, as the directory has told them, or from the defaults.
+    pub fn of(settings: &ClusterSettings, is_told: bool) -> WorkerSettings {
+        WorkerSettings {
+            group: group_settings(settings),
+            speculation: settings.speculation,
+            digest_interval: settings.digest_interval,
+            sessions: is_told.then(|| session_limits(settings)),
+            coordinator: CoordinatorSettings {
+                place_timeout: settings.place_timeout,
+                ..CoordinatorSettings::default()
+            },
+            part_wait: settings.responder_connect_timeout,
+        }
+    }
+
+    pub(super) fn apply(&self, replica: &mut Replica) {
+        replica.paxos_mut().set_settings(self.group.clone());
+        replica.executor_mut().set_speculation(self.speculation);
+        replica.executor_mut().set_digest_interval(self.digest_interval);
+        if let Some(limits) = self.sessions {
+            replica.set_session_limits(limits);
+        }
+    }
+}
+
+impl Default for WorkerSettings {
+    fn default() -> WorkerSettings {
+        WorkerSettings::of(&ClusterSettings::default(), false)
+    }
+}
+
+fn group_settings(settings: &ClusterSettings) -> Settings {
+    Settings {
+        batch_bytes_max: settings.batch_bytes_max as usize,
+        batch_delay_max: settings.batch_delay_max,
+        window: settings.window,
+        window_bytes_max: settings.window_bytes_max as usize,
+        heartbeat_interval: settings.heartbeat_interval,
+        quiesce_heartbeat_interval: settings.quiesce_heartbeat_interval,
+        election_timeout: settings.election_timeout,
+        apply_lag_max: u64::from(settings.apply_lag_max),
+        ..Settings::default()
+    }
+}
+
+fn session_limits(settings: &ClusterSettings) -> SessionLimits {
+    SessionLimits {
+        expiry_instances: settings.session_expiry,
+        sessions_max: settings.sessions_max as usize,
+        bytes_max: settings.session_bytes_max as usize,
+        ..SessionLimits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use coppice_ordering::Time;
+
+    use super::*;
+    use crate::worker::checkpoints::tests::begins;
+    use crate::worker::{Input, Worker};
+
+    fn settings(window: u32) -> Input {
+        let settings = ClusterSettings { window, place_timeout: Duration::from_secs(9), ..ClusterSettings::default() };
+        Input::Settings(Arc::new(WorkerSettings::of(&settings, true)))
+    }
+
+    #[test]
+    fn replicas_that_are_here_and_those_to_come_go_by_the_settings() {
+        let (mut worker, mut effects) = (Worker::new(0, 1), Vec::new());
+        let window =
+            |worker: &Worker| worker.groups().values().map(|group| group.replica.paxos().settings().window).max();
+        worker.step(Time(1), settings(7), &mut effects);
+        worker.step(Time(2), begins(), &mut effects);
+        assert_eq!(window(&worker), Some(7));
+        worker.step(Time(3), settings(9), &mut effects);
+        assert_eq!(window(&worker), Some(9));
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_replica_that_goes_by_the_settings_of_before_is_caught() {
+        let test = "worker::settings::tests::replicas_that_are_here_and_those_to_come_go_by_the_settings";
+        planted::assert_caught("settings_of_before", test);
+    }
+}
