@@ -1,38 +1,22 @@
 //! Replicas of this node: started from the map, from the log at start, from a snapshot; stopped when removed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_client::map::{Entry, NodeState, PartitionMap};
+use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::access::{Access, Users};
 use coppice_core::controller::{self, RecoveredReplica};
-use coppice_core::executor::{ExecutorSettings, STEP_WORK_MAX};
-use coppice_core::machine::Machine;
 use coppice_core::replay::{Entry as LogEntry, GroupReplay};
-use coppice_core::replica::Replica;
 use coppice_core::replica_manager::Start;
-use coppice_core::worker::WorkerSettings;
-use coppice_core::worker::{Group, Input};
-use coppice_ordering::{Config, Instance, RecoveredGroup, ReplicaId};
+use coppice_core::worker::Input;
+use coppice_ordering::ReplicaId;
 
 use super::Control;
 use crate::config::Keep;
 use crate::log::{Append, DurableWait, Hooks, LogOptions};
 use crate::start_error::StorageError;
-
-/// Everything a worker thread needs to host a replica.
-pub(super) struct Launch {
-    group: PartitionId,
-    me: ReplicaId,
-    nodes: BTreeMap<ReplicaId, NodeId>,
-    config: Config,
-    recovered: RecoveredGroup,
-    machine: Machine,
-    snapshot: Instance,
-    speculation: bool,
-}
 
 impl Control {
     /// Opens the log and starts every replica that it knows.
@@ -110,16 +94,7 @@ impl Control {
     /// What was found on the disk says nothing before the other nodes of its groups have let this process in, or could
     /// not be reached for an election timeout.
     fn await_fence(&self) {
-        let own = self.shared.own.identity().map(|identity| identity.node);
-        let map = self.shared.cluster.map();
-        let running = self.controller.replicas().running();
-        let here = |entry: &&Entry| running.contains_key(&entry.partition);
-        let mut nodes: BTreeSet<NodeId> =
-            map.groups().filter(here).flat_map(|entry| entry.replicas.iter().map(|info| info.node)).collect();
-        if map.version.0 == 0 && !running.is_empty() {
-            nodes.extend((1..=self.shared.config.seeds.len() as u32).map(NodeId));
-        }
-        nodes.retain(|node| Some(*node) != own);
+        let nodes = self.controller.neighbours(self.shared.config.seeds.len() as u32);
         self.shared.own.fence.expects(nodes.into_iter());
         let (shared, timeout) = (Arc::clone(&self.shared), self.settings.values.election_timeout);
         crate::task::spawn(async move {
@@ -241,29 +216,6 @@ impl Control {
         }
     }
 
-    fn launch(&self, start: Start) -> Launch {
-        let identity = self.shared.own.identity().expect("replicas start after the identity is known");
-        let Start { group, me, create, recovered, machine, snapshot, campaign_first, .. } = start;
-        let config = Config {
-            id: me,
-            configuration: create.configuration(),
-            seed: crate::random::draw(),
-            incarnation: identity.incarnation,
-            settings: WorkerSettings::of(&self.settings.values, false).group,
-            campaign_first,
-        };
-        Launch {
-            group,
-            me,
-            nodes: create.nodes().collect(),
-            config,
-            recovered,
-            machine,
-            snapshot,
-            speculation: self.settings.values.speculation,
-        }
-    }
-
     pub(super) fn start(&mut self, start: Start) {
         let create = if start.is_new { self.log_create(&start) } else { None };
         if start.is_new && create.is_none() {
@@ -283,26 +235,10 @@ impl Control {
         if let Some(logged) = create {
             self.await_create((start.group, start.me), logged);
         }
-        let launch = self.launch(start);
-        let metrics = self.shared.metrics.partition(launch.group);
-        self.outbox.on_owner(launch.group, move |thread| {
-            let Launch { group, me, nodes, config, recovered, machine, snapshot, speculation, .. } = launch;
-            let mut effects = Vec::new();
-            let now = thread.now();
-            let executing = ExecutorSettings {
-                deferred: true,
-                step_work_max: STEP_WORK_MAX,
-                ..ExecutorSettings::speculating(speculation)
-            };
-            let replica = Replica::recover(group, config, recovered, machine, snapshot, executing, now, &mut effects);
-            if !replica.paxos().has_rounds_left() {
-                tracing::error!(
-                    partition = %group, replica = %me, ballot = %replica.paxos().promised(),
-                    "the log holds a promise that no election made, so this replica can neither vote nor lead: \
-                     replace this node (`coppice node replace`)"
-                );
-            }
-            thread.host(Group::new(replica, nodes), effects, metrics);
+        let metrics = self.shared.metrics.partition(partition);
+        let incarnation = self.shared.own.identity().map_or(0, |identity| identity.incarnation);
+        self.outbox.on_owner(partition, move |thread| {
+            thread.start(start, incarnation, metrics);
             failpoint!("control.hosted");
         });
     }

@@ -33,6 +33,7 @@ use coppice_client::channel::Parked;
 use coppice_client::wire::{ClientId, NodeId, PartitionId};
 use coppice_core::cost::ClientBytes;
 use coppice_core::replica::{self, QueryPart};
+use coppice_core::replica_manager::Start;
 use coppice_core::request::{Refusal, Reply};
 use coppice_core::worker::{self, Effect, Group, Input, Worker};
 use coppice_ordering::Time;
@@ -326,10 +327,20 @@ impl WorkerThread {
         });
     }
 
-    /// Hosts a replica from now on; `effects` are those of its start.
-    pub fn host(&mut self, group: Group, effects: Vec<replica::Effect>, metrics: metrics::Partition) {
-        self.metrics.groups.insert(group.replica.group(), GroupMetrics::new(metrics));
-        self.input(Input::Host(Box::new(group), effects));
+    /// A replica lives here from now on.
+    pub(crate) fn start(&mut self, start: Start, incarnation: u64, metrics: metrics::Partition) {
+        let (partition, replica) = (start.group, start.me);
+        self.metrics.groups.insert(partition, GroupMetrics::new(metrics));
+        self.input(Input::Start { start: Box::new(start), seed: crate::random::draw(), incarnation });
+        if let Some(paxos) = self.worker.groups().get(&partition).map(|group| group.replica.paxos())
+            && !paxos.has_rounds_left()
+        {
+            tracing::error!(
+                %partition, %replica, ballot = %paxos.promised(),
+                "the log holds a promise that no election made, so this replica can neither vote nor lead: replace \
+                 this node (`coppice node replace`)"
+            );
+        }
     }
 
     /// Hosts this group no more.

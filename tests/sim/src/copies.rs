@@ -148,7 +148,7 @@ impl World {
         if !self.faults.copies.drawn {
             return;
         }
-        let awaited = self.awaited(node);
+        let awaited = self.nodes[node].process.control.controller.neighbours(self.map.nodes.len() as u32);
         if self.nodes[node].incarnations.is_copy && !self.is_known(node, &awaited) {
             return self.take_away(node, "nobody is there who could know");
         }
@@ -169,15 +169,6 @@ impl World {
         let way = 2 * min + self.faults.copies.random.below(4 * mean as usize + 1) as Nanos;
         let boot = self.nodes[node].boot;
         self.schedule(self.now + pause + way, Event::Greets { node, boot, to });
-    }
-
-    /// The nodes whose word counts: those of the groups that run here.
-    fn awaited(&self, node: usize) -> BTreeSet<NodeId> {
-        let controller = &self.nodes[node].process.control.controller;
-        let running = controller.replicas().running();
-        let here = controller.map().groups().filter(|entry| running.contains_key(&entry.partition));
-        let nodes = here.flat_map(|entry| entry.replicas.iter().map(|info| info.node));
-        nodes.filter(|id| *id != own(node)).collect()
     }
 
     /// Whether one of these nodes has met a boot id that this copy lacks, and can be asked now.

@@ -81,7 +81,7 @@ pub fn show_input(input: &Input) -> String {
         Input::Greeted(client) => format!("greeted {client}"),
         Input::Worker(message) => format!("worker: {message:?}"),
         Input::Undelivered(message) => format!("undelivered {message:?}"),
-        Input::Host(group, _) => format!("host {} {}", group.replica.group(), group.me),
+        Input::Start { start, .. } => format!("host {} {}", start.group, start.me),
         Input::Drop(group) => format!("drop {group}"),
         Input::Replica(group, input) => match &**input {
             replica::Input::Installed { instance, .. } => format!("{group} install {instance}"),

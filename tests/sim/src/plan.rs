@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_btree::Capacity;
+use coppice_core::executor::ExecutorSettings;
 use coppice_core::sessions::SessionLimits;
 use coppice_core::worker::WorkerSettings;
 use coppice_ordering::{CoordinatorSettings, Reads, Settings};
@@ -288,9 +289,15 @@ impl Plan {
             place_timeout: Duration::from_nanos(self.server.place_timeout),
             ..CoordinatorSettings::default()
         };
-        let (group, speculation) = (self.settings.clone(), self.speculates(node));
-        let known = WorkerSettings::default();
-        Arc::new(WorkerSettings { group, speculation, digest_interval: 1, sessions, coordinator, ..known })
+        let executing = ExecutorSettings {
+            speculation: self.speculates(node),
+            deferred: self.defers(node),
+            ahead_max: self.server.ahead_max,
+            // So few that batches wait for further steps all the time.
+            step_work_max: if self.defers(node) { 3 } else { u64::MAX },
+        };
+        let (group, known) = (self.settings.clone(), WorkerSettings::default());
+        Arc::new(WorkerSettings { group, executing, digest_interval: 1, sessions, coordinator, ..known })
     }
 
     /// Whether a node executes before it is decided.

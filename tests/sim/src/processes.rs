@@ -5,16 +5,13 @@ use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{MapVersion, PartitionId};
 use coppice_core::controller::{self, RecoveredReplica};
-use coppice_core::executor::ExecutorSettings;
 use coppice_core::failure_detector::LastHeard;
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::Directory;
 use coppice_core::machine::partition::Partition;
 use coppice_core::replay::{Entry, GroupReplay};
-use coppice_core::replica::Replica;
 use coppice_core::replica_manager::Start;
-use coppice_core::worker::{Group, Input};
-use coppice_ordering::Config;
+use coppice_core::worker::Input;
 use coppice_server::log::Append;
 
 use super::control::own;
@@ -173,13 +170,12 @@ impl World {
     }
 
     /// A worker hosts a replica.
-    pub fn host_replica(&mut self, node: usize, start: Start) {
-        let (now, group, snapshot) = (self.now, start.group, start.snapshot);
+    pub fn host_replica(&mut self, node: usize, mut start: Start) {
+        let (now, group, me, snapshot) = (self.now, start.group, start.me, start.snapshot);
         self.trace.step(now, &(node, group, snapshot.0), |line| {
             *line += &format!("n{node}.{group} starts as {} from {snapshot}", start.me);
         });
-        let Start { group, me, create, recovered, mut machine, snapshot, campaign_first, .. } = start;
-        if let Machine::Partition(partition) = &mut machine
+        if let Machine::Partition(partition) = &mut start.machine
             && partition.tree().is_empty()
         {
             partition.set_capacity_per_node(self.plan.capacity(node));
@@ -188,34 +184,16 @@ impl World {
         if let Err((check, what)) = self.oracle.recovered(node, (group, me), snapshot, &records) {
             self.fail(check, what);
         }
-        let found = self.oracle.check_start(node, group, snapshot, machine.digest());
+        let found = self.oracle.check_start(node, group, snapshot, start.machine.digest());
         self.expect(found);
-        if campaign_first {
+        if start.campaign_first {
             self.coverage.note("start: is to lead first");
         }
-        let config = Config {
-            id: me,
-            configuration: create.configuration(),
-            seed: self.draws.replicas.next(),
-            incarnation: self.nodes[node].store.incarnation(),
-            settings: self.plan.settings.clone(),
-            campaign_first,
-        };
-        let local = self.nodes[node].clock.local(self.now);
-        let mut effects = Vec::new();
-        let executing = ExecutorSettings {
-            speculation: self.plan.speculates(node),
-            deferred: self.plan.defers(node),
-            ahead_max: self.plan.server.ahead_max,
-            // So few that batches wait for further steps all the time.
-            step_work_max: if self.plan.defers(node) { 3 } else { u64::MAX },
-        };
-        let replica = Replica::recover(group, config, recovered, machine, snapshot, executing, local, &mut effects);
-        let nodes = create.nodes().collect();
+        let (seed, incarnation) = (self.draws.replicas.next(), self.nodes[node].store.incarnation());
         let each = &mut self.nodes[node];
         each.process.watched.insert(group, ReplicaWatch { watermarks: Watermarks::beginning(snapshot) });
         let owner = each.owner(group);
-        self.input(node, owner, Input::Host(Box::new(Group::new(replica, nodes)), effects));
+        self.input(node, owner, Input::Start { start: Box::new(start), seed, incarnation });
     }
 
     /// The state that a group of the first map begins with; the directory holds nothing until its first leader creates

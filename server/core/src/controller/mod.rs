@@ -13,6 +13,7 @@ mod tests;
 mod topology;
 mod transfer;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +88,19 @@ impl Controller {
     /// The replicas of this node.
     pub fn replicas(&self) -> &ReplicaManager {
         &self.replica_manager
+    }
+
+    /// The other nodes of the groups whose replicas run here: whether this process may speak for these is theirs to say
+    /// (hazards.md PX12). Before there is a map, the nodes of the cluster are numbered like its seeds.
+    pub fn neighbours(&self, seeds: u32) -> BTreeSet<NodeId> {
+        let running = self.replica_manager.running();
+        let here = self.map.groups().filter(|entry| running.contains_key(&entry.partition));
+        let mut nodes: BTreeSet<NodeId> = here.flat_map(|entry| entry.replicas.iter().map(|info| info.node)).collect();
+        if self.map.version.0 == 0 && !running.is_empty() {
+            nodes.extend((1..=seeds).map(NodeId));
+        }
+        nodes.retain(|&node| Some(node) != self.node);
+        nodes
     }
 
     /// When [`Input::Tick`] is next wanted.

@@ -144,7 +144,7 @@ fn first_lsn(me: ReplicaId) -> Lsn {
 
 impl Start {
     /// Of a group that was just made: its log makes its state.
-    pub(super) fn founding(group: PartitionId, me: ReplicaId, create: CreateRequest, campaign_first: bool) -> Start {
+    pub(crate) fn founding(group: PartitionId, me: ReplicaId, create: CreateRequest, campaign_first: bool) -> Start {
         let machine = create.machine(group);
         let (recovered, snapshot) = (RecoveredGroup::new(), Instance::ZERO);
         Start { group, me, create, is_new: true, recovered, machine, snapshot, trim_upto: None, campaign_first }

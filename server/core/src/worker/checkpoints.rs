@@ -132,38 +132,22 @@ impl Worker {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use coppice_client::map::Entry;
-    use coppice_client::wire::NodeId;
-    use coppice_ordering::{Config, Configuration, RecoveredGroup, ReplicaId, Settings, Time};
+    use coppice_client::map::{Entry, ReplicaInfo, Role};
+    use coppice_client::wire;
+    use coppice_ordering::{ReplicaId, Time};
 
     use super::*;
-    use crate::executor::ExecutorSettings;
-    use crate::machine::Machine;
-    use crate::machine::partition::Partition;
-    use crate::replica::Replica;
+    use crate::replica_manager::{CreateRequest, Start};
     use crate::worker::{Group, Input as Told};
 
     const GROUP: PartitionId = PartitionId(1);
 
     /// A replica that begins, to be hosted.
     pub(in crate::worker) fn begins() -> Told {
-        let config = Config {
-            id: ReplicaId(1),
-            configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
-            seed: 1,
-            incarnation: 1,
-            settings: Settings::default(),
-            campaign_first: false,
-        };
-        let entry = Entry { partition: GROUP, ..Entry::default() };
-        let range = coppice_btree::KeyRange { low: (&entry.low[..]).into(), high: None };
-        let machine = Machine::Partition(Box::new(Partition::new(GROUP, range, entry.version)));
-        let (recovered, mut effects) = (RecoveredGroup::new(), Vec::new());
-        let executing = ExecutorSettings::speculating(true);
-        let (start, now) = (Instance::ZERO, Time(1));
-        let replica = Replica::recover(GROUP, config, recovered, machine, start, executing, now, &mut effects);
-        let nodes = [1, 2, 3].map(|id| (ReplicaId(id), NodeId(id))).into();
-        Told::Host(Box::new(Group::new(replica, nodes)), effects)
+        let info = |id| ReplicaInfo { replica: wire::ReplicaId(id), node: wire::NodeId(id), role: Role::Voter };
+        let entry = Entry { partition: GROUP, replicas: [1, 2, 3].map(info).into(), ..Entry::default() };
+        let start = Start::founding(GROUP, ReplicaId(1), CreateRequest::of(&entry), false);
+        Told::Start { start: Box::new(start), seed: 1, incarnation: 1 }
     }
 
     /// A worker with one replica, and what it asked to be written.
@@ -227,7 +211,7 @@ pub(super) mod tests {
     #[test]
     fn groups_hear_of_a_node_whose_connection_is_a_new_one() {
         let mut node = Node::new();
-        node.tell(Told::Heard { fresh: vec![NodeId(2)], heard: Vec::new() });
+        node.tell(Told::Heard { fresh: vec![wire::NodeId(2)], heard: Vec::new() });
         assert_eq!(node.0.stepped(), [GROUP]);
     }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_ordering::{Instance, ReplicaId, Settings, Time};
+use coppice_ordering::{Config, Instance, ReplicaId, Settings, Time};
 
 use super::{Effect, Group, Message, Report, Worker, WorkerSettings};
 use crate::failure_detector::LastHeard;
 use crate::multicast::message::leader_learned;
-use crate::replica;
+use crate::replica::{self, Replica};
+use crate::replica_manager::Start;
 
 impl Worker {
     /// The settings that all groups share; none: no group is here, and there is nothing to watch.
@@ -38,12 +39,23 @@ impl Worker {
         self.cluster.settings = settings;
     }
 
-    pub(super) fn host(&mut self, mut group: Group, mut effects: Vec<replica::Effect>) {
+    /// A replica begins here, or goes on after a restart.
+    pub(super) fn start(&mut self, start: Start, seed: u64, incarnation: u64) {
+        let Start { group, me, create, recovered, machine, snapshot, campaign_first, .. } = start;
+        let settings = if mutant!(settings_of_before) { Arc::default() } else { Arc::clone(&self.cluster.settings) };
+        let (configuration, nodes) = (create.configuration(), create.nodes().collect());
+        let config =
+            Config { id: me, configuration, seed, incarnation, settings: settings.group.clone(), campaign_first };
+        let (executing, mut effects) = (settings.executing, Vec::new());
+        let mut replica =
+            Replica::recover(group, config, recovered, machine, snapshot, executing, self.now, &mut effects);
+        settings.apply(&mut replica);
+        self.host(Group::new(replica, nodes), effects);
+    }
+
+    fn host(&mut self, mut group: Group, mut effects: Vec<replica::Effect>) {
         let id = group.replica.group();
         group.learn_places(&self.cluster.map);
-        if !mutant!(settings_of_before) {
-            self.cluster.settings.apply(&mut group.replica);
-        }
         self.groups.insert(id, group);
         self.turn.stepped.push(id);
         self.carry_out(id, &mut effects);

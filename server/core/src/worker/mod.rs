@@ -252,7 +252,7 @@ impl Worker {
             }
             Input::Worker(message) => self.on_message(message),
             Input::Undelivered(message) => self.on_undelivered(message),
-            Input::Host(group, effects) => self.host(*group, effects),
+            Input::Start { start, seed, incarnation } => self.start(*start, seed, incarnation),
             Input::Drop(group) => self.drop_group(group),
             Input::Replica(group, input) => self.step_group(group, *input),
             Input::Map(map) => self.on_map(map),

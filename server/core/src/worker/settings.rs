@@ -5,6 +5,7 @@ use std::time::Duration;
 use coppice_ordering::Settings;
 use coppice_ordering::multicast::CoordinatorSettings;
 
+use crate::executor::{ExecutorSettings, STEP_WORK_MAX};
 use crate::replica::Replica;
 use crate::sessions::SessionLimits;
 use crate::settings::ClusterSettings;
@@ -14,8 +15,7 @@ use crate::settings::ClusterSettings;
 pub struct WorkerSettings {
     /// Of each group; the tuning of a group goes on from there.
     pub group: Settings,
-    /// Batches are executed before they are decided.
-    pub speculation: bool,
+    pub executing: ExecutorSettings,
     /// Instances between two digests of a replica.
     pub digest_interval: u64,
     /// None: the directory has not told this node any, and replicas go by what their group agreed on.
@@ -30,7 +30,11 @@ impl WorkerSettings {
     pub fn of(settings: &ClusterSettings, is_told: bool) -> WorkerSettings {
         WorkerSettings {
             group: group_settings(settings),
-            speculation: settings.speculation,
+            executing: ExecutorSettings {
+                deferred: true,
+                step_work_max: STEP_WORK_MAX,
+                ..ExecutorSettings::speculating(settings.speculation)
+            },
             digest_interval: settings.digest_interval,
             sessions: is_told.then(|| session_limits(settings)),
             coordinator: CoordinatorSettings {
@@ -43,7 +47,7 @@ impl WorkerSettings {
 
     pub(super) fn apply(&self, replica: &mut Replica) {
         replica.paxos_mut().set_settings(self.group.clone());
-        replica.executor_mut().set_speculation(self.speculation);
+        replica.executor_mut().set_speculation(self.executing.speculation);
         replica.executor_mut().set_digest_interval(self.digest_interval);
         if let Some(limits) = self.sessions {
             replica.set_session_limits(limits);

@@ -8,7 +8,6 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClientId, ClusterId, CollectRequest, MapVersion, NodeId, PartitionId, QueryRequest};
 use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, multicast};
 
-use super::Group;
 use super::checkpoints::{CheckpointOutcome, Storage};
 use super::disk_admission::Resources;
 use super::settings::WorkerSettings;
@@ -19,6 +18,7 @@ use crate::machine::directory::DirectoryState;
 use crate::machine::partition::AbsorbedState;
 use crate::multicast::MulticastMessage;
 use crate::replica::{self, QueryPart};
+use crate::replica_manager::Start;
 use crate::request::{Origin, Reply, Request};
 use crate::snapshot::{LoadedSnapshot, TakenSnapshot};
 use crate::wire::peer::Envelope;
@@ -81,8 +81,14 @@ pub enum Input {
     Worker(Message),
     /// A message to another worker, whose queue is full.
     Undelivered(Message),
-    /// A replica lives here from now on; the effects are those of its start.
-    Host(Box<Group>, Vec<replica::Effect>),
+    /// A replica lives here from now on.
+    Start {
+        start: Box<Start>,
+        /// Of what it draws.
+        seed: u64,
+        /// Counts the starts of this node.
+        incarnation: u64,
+    },
     /// It does no more.
     Drop(PartitionId),
     /// Something for one replica.
