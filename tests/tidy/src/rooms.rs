@@ -148,6 +148,22 @@ const ORDERS: &[Order] = &[
             "main",
         ],
     },
+    Order { below: "loadgen/figures/src/", modules: &["args", "site", "paper", "versus", "main"] },
+    Order {
+        below: "tests/lab/src/",
+        modules: &["link", "load", "figures", "relay", "cluster", "scenes", "cli", "bin"],
+    },
+    Order { below: "tests/model/src/", modules: &["search", "paxos", "tickets", "cli"] },
+    Order { below: "tests/planted/src/", modules: &["failpoints", "mutants"] },
+    Order {
+        below: "tests/testkit/src/",
+        modules: &["caught", "hazards", "poll", "random", "say", "serve", "variant", "process"],
+    },
+    Order {
+        below: "tests/tidy/src/",
+        modules: &["citations", "failpoint_names", "hazard_table", "manifests", "mutant_names", "rooms", "types"],
+    },
+    Order { below: "tests/words/src/", modules: &[] },
 ];
 
 /// Modules that import from one above them, that the order does not know, or of which it knows and there is none.
