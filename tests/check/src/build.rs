@@ -1,6 +1,9 @@
 //! Events become a [`History`]: strings become numbers, answers find their operations, lines of replicas that say the
 //! same share one record. What contradicts the format is an error here, at its line.
 
+use std::fs::File;
+use std::io::BufReader;
+
 use super::event::{
     Call, Change, Digest, Entry, Event, Head, Invoke, LogLine, NEVER, Output, Position, Return, Status, Text, text_of,
 };
@@ -8,6 +11,29 @@ use super::history::{
     Complaint, DigestLine, FaultLine, History, Kind, LogChange, LogEntry, LogKind, Operation, Span, Step,
 };
 use super::intern::{FastMap, Interner, NONE, mix};
+use super::read::{ReadError, read};
+
+impl History {
+    /// Reads files, in order: histories and dumps.
+    pub fn load(files: &[String]) -> Result<History, ReadError> {
+        let mut builder = Builder::default();
+        for name in files {
+            let error = |what: String| ReadError { file: name.clone(), line: 0, what };
+            let file = File::open(name).map_err(|failed| error(failed.to_string()))?;
+            read(name, BufReader::with_capacity(1 << 20, file), |event| builder.push(&event))?;
+        }
+        builder.finish().map_err(|what| ReadError { file: files.join(", "), line: 0, what })
+    }
+
+    /// From events in memory.
+    pub fn from_events<'a>(events: impl IntoIterator<Item = &'a Event<'a>>) -> Result<History, String> {
+        let mut builder = Builder::default();
+        for event in events {
+            builder.push(event)?;
+        }
+        builder.finish()
+    }
+}
 
 /// Takes events one by one.
 #[derive(Debug, Default)]

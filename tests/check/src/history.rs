@@ -1,13 +1,8 @@
 //! A whole history in memory, compact: keys and values are numbers, operations are in order of invocation. Knows what
 //! was asked, answered and logged; refuses to know what is legal, but for answers that no state at all could give.
 
-use std::fs::File;
-use std::io::BufReader;
-
-use super::build::Builder;
-use super::event::{Event, Position, Status, Ticket, text_of};
+use super::event::{Position, Status, Ticket, text_of};
 use super::intern::{Interner, NONE};
-use super::read::{ReadError, read};
 
 /// Which call an operation or a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -197,7 +192,7 @@ pub struct Complaint {
     pub what: String,
 }
 
-/// A whole history. Built by [`Builder`].
+/// A whole history.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Source revision, if said.
@@ -233,26 +228,6 @@ pub struct History {
 }
 
 impl History {
-    /// Reads files, in order: histories and dumps.
-    pub fn load(files: &[String]) -> Result<History, ReadError> {
-        let mut builder = Builder::default();
-        for name in files {
-            let error = |what: String| ReadError { file: name.clone(), line: 0, what };
-            let file = File::open(name).map_err(|failed| error(failed.to_string()))?;
-            read(name, BufReader::with_capacity(1 << 20, file), |event| builder.push(&event))?;
-        }
-        builder.finish().map_err(|what| ReadError { file: files.join(", "), line: 0, what })
-    }
-
-    /// From events in memory.
-    pub fn from_events<'a>(events: impl IntoIterator<Item = &'a Event<'a>>) -> Result<History, String> {
-        let mut builder = Builder::default();
-        for event in events {
-            builder.push(event)?;
-        }
-        builder.finish()
-    }
-
     /// The steps of an operation; a range has none but its bounds.
     pub fn steps<'a>(&'a self, operation: &'a Operation) -> &'a [Step] {
         if operation.kind() == Kind::Many {

@@ -13,6 +13,7 @@ pub mod cycle;
 pub mod diff;
 pub mod event;
 pub mod facts;
+pub mod faults;
 pub mod generate;
 pub mod graph;
 pub mod history;

@@ -10,8 +10,8 @@ use std::io::{self, BufWriter};
 
 use clap::{Args, ValueEnum};
 
-use super::diff::plant;
 use super::event::Event;
+use super::faults::plant;
 use super::write::write as write_event;
 use coppice_testkit::random::Random;
 

@@ -1,6 +1,7 @@
 //! The checkers against brute force.
 
-use super::super::diff::{compare_all, plant};
+use super::super::diff::compare_all;
+use super::super::faults::plant;
 use super::super::generate::{Gate, Shape, events};
 use super::super::history::History;
 use super::super::search::Limits;
