@@ -16,7 +16,8 @@ use planted::failpoints::{ALL, Failpoint};
 use super::failpoints::{Failpoints, armable};
 use super::kinds::{Kind, kernel_obstacle, possible, unmade};
 use super::report::{self, Report};
-use super::round::{Limits, RoundResult, Setup, round};
+use super::round::round;
+use super::setup::{Limits, RoundResult, Setup};
 
 /// Exits (operations.md 2).
 const FAILED: u8 = 1;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use coppice_client::wire::NodeId;
 
 use super::failpoints::{Action, Shot, Way};
-use super::links::Harm;
+use super::harm::Harm;
 use super::nemesis::{Nemesis, RoundError, links, names};
-use super::round::RECOVERY_MAX;
+use super::setup::RECOVERY_MAX;
 use super::shape::Replacement;
 
 /// An armed failpoint is waited for so long, and longer if it takes a fault to come there.

@@ -12,9 +12,8 @@ use coppice_check::read::read;
 use coppice_check::write::write;
 
 use super::dump::{Delete, Dump, value_of};
-use super::kinds::Kind;
+use super::kinds::{Kind, Span};
 use super::matrix::{Answered, What};
-use super::nemesis::Span;
 use super::workload::NumberedWrite;
 
 /// Commands that are in no log: above all numbers of the client library.
@@ -268,11 +267,6 @@ impl Gaps {
     }
 }
 
-/// That of `sorted`, of which so many percent are not longer; none if there are none.
-pub fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
-    sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
-}
-
 /// How much of a time no fault was on, nanoseconds.
 fn undisturbed(from: u64, to: u64, spans: &[Span]) -> u64 {
     let mut faults: Vec<(u64, u64)> =
@@ -346,9 +340,6 @@ mod tests {
         }
         // The last answer of the one that was killed at 505 came at 510.
         assert_eq!(gaps.after(&[15 * MS, 505 * MS, 2_000 * MS]), [0, 488 * MS, 590 * MS]);
-        let hundred: Vec<u64> = (1..=100).collect();
-        assert_eq!([50, 99, 100].map(|percent| percentile(&hundred, percent)), [Some(50), Some(99), Some(100)]);
-        assert_eq!((percentile(&[7], 99), percentile(&[7, 9], 99), percentile(&[], 99)), (Some(7), Some(9), None));
     }
 
     #[test]

@@ -10,9 +10,9 @@ use coppice_client::map::PartitionMap;
 
 use super::dump::{Dump, DumpError, dump};
 use super::figures::settle;
-use super::nemesis::Span;
+use super::kinds::Span;
 use super::resources::bounds;
-use super::round::{RoundResult, Setup, text};
+use super::setup::{RoundResult, Setup};
 use super::workload::NumberedWrite;
 
 /// Writes the history with what the logs know of it, and has it judged; what is found goes to `ended`.
@@ -66,7 +66,7 @@ pub fn judge_round(
     if let Some(violation) = &judgement.violation {
         ended.wrong.extend(violation.words(&loaded));
         let page = setup.out.join("violation.html");
-        std::fs::write(&page, coppice_check::timeline::html(&loaded, violation)).map_err(text)?;
+        std::fs::write(&page, coppice_check::timeline::html(&loaded, violation)).map_err(|error| error.to_string())?;
         ended.timeline = Some(page);
     }
     ended.lines.push(ended.figures.availability());

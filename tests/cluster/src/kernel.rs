@@ -10,7 +10,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use super::links::{End, Harm};
+use super::harm::{End, Harm};
 use super::tools::{told, tool};
 
 /// Tools that are needed.

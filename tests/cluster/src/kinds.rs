@@ -1,9 +1,10 @@
-//! The kinds of faults that can be asked for, and which of them this machine allows.
+//! The kinds of faults that can be asked for, which of them this machine allows, and those that were made.
 
 use std::fmt;
 
 use clap::ValueEnum;
 
+use super::cuts::Cut;
 use super::kernel;
 use super::nodes::libfaketime;
 use super::tools::runs;
@@ -50,6 +51,18 @@ impl fmt::Display for Kind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.pad(self.to_possible_value().as_ref().map_or("?", |value| value.get_name()))
     }
+}
+
+/// A fault that was made: from when to when, nanoseconds of the history.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    pub kind: Kind,
+    /// Of the matrix: which cut.
+    pub cut: Option<Cut>,
+    /// When it began.
+    pub from: u64,
+    /// When it was healed: all nodes run and hear each other.
+    pub to: u64,
 }
 
 /// The kinds of these that can be made here, and why others cannot.

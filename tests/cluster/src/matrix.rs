@@ -7,83 +7,8 @@ use std::time::Duration;
 
 use coppice_check::event::Call;
 
-use super::figures::percentile;
-use super::nemesis::Span;
-
-/// A kind of cut. `one` is the node that it is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Cut {
-    /// One node hears nobody, and is heard.
-    Deaf,
-    /// One node is heard by nobody, and hears.
-    Mute,
-    /// Two nodes do not hear each other.
-    Pair,
-    /// One node and the others do not hear each other.
-    Alone,
-    /// The same, of the node that leads most partitions.
-    Leader,
-    /// The same, of the node that leads the directory, and so coordinates queries.
-    Coordinator,
-    /// The others hear only this one.
-    Bridge,
-    /// One node alone, again and again for a moment.
-    Flapping,
-    /// One node alone, without its clients too.
-    Clients,
-    /// Nobody hears anybody.
-    All,
-}
-
-impl Cut {
-    /// All of them.
-    pub const EVERY: [Cut; 10] = [
-        Cut::Deaf,
-        Cut::Mute,
-        Cut::Pair,
-        Cut::Alone,
-        Cut::Leader,
-        Cut::Coordinator,
-        Cut::Bridge,
-        Cut::Flapping,
-        Cut::Clients,
-        Cut::All,
-    ];
-
-    /// In the words of the table.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cut::Deaf => "one way, in",
-            Cut::Mute => "one way, out",
-            Cut::Pair => "a pair",
-            Cut::Alone => "one alone",
-            Cut::Leader => "a leader alone",
-            Cut::Coordinator => "coordinator alone",
-            Cut::Bridge => "bridge",
-            Cut::Flapping => "flapping",
-            Cut::Clients => "with its clients",
-            Cut::All => "all links",
-        }
-    }
-
-    /// Whether `to` does not hear `from`; `one` and `other` are drawn nodes, not the same.
-    pub fn hits(self, from: usize, to: usize, one: usize, other: usize) -> bool {
-        let is = |node: usize| node == one;
-        match self {
-            Cut::Deaf => is(to),
-            Cut::Mute => is(from),
-            Cut::Pair => (is(from) && to == other) || (is(to) && from == other),
-            Cut::Alone | Cut::Leader | Cut::Coordinator | Cut::Flapping | Cut::Clients => is(from) != is(to),
-            Cut::Bridge => !is(from) && !is(to),
-            Cut::All => true,
-        }
-    }
-
-    /// Whether everybody is to be served while it lasts: a majority hears each other, and clients reach all nodes.
-    fn leaves_a_majority(self) -> bool {
-        !matches!(self, Cut::All | Cut::Clients)
-    }
-}
+use super::cuts::Cut;
+use super::kinds::Span;
 
 /// A kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,6 +70,11 @@ impl What {
             Call::Range { .. } => What::Range,
         }
     }
+}
+
+/// That of `sorted`, of which so many percent are not longer; none if there are none.
+pub fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
+    sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied()
 }
 
 /// A call that was answered: what, when asked, when answered, nanoseconds.
@@ -357,6 +287,13 @@ impl Matrix {
 mod tests {
     use super::super::kinds::Kind;
     use super::*;
+
+    #[test]
+    fn so_many_percent_are_not_longer() {
+        let hundred: Vec<u64> = (1..=100).collect();
+        assert_eq!([50, 99, 100].map(|percent| percentile(&hundred, percent)), [Some(50), Some(99), Some(100)]);
+        assert_eq!((percentile(&[7], 99), percentile(&[7, 9], 99), percentile(&[], 99)), (Some(7), Some(9), None));
+    }
 
     const MS: u64 = 1_000_000;
 

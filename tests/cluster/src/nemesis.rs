@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use coppice_client::wire::NodeId;
 use coppice_testkit::random::Random;
 
+use super::cuts::Cut;
 use super::failpoints::Failpoints;
-use super::kinds::Kind;
-use super::links::{End, Harm, Links};
-use super::matrix::Cut;
+use super::harm::{End, Harm};
+use super::kinds::{Kind, Span};
+use super::links::Links;
 use super::nodes::{Clock, Nodes};
 use super::power::Disks;
 use super::shape::Operator;
@@ -26,18 +27,6 @@ const LONG_PER_MILLE: u32 = 40;
 
 /// No pause is shorter.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-
-/// A fault that was made: from when to when, nanoseconds of the history.
-#[derive(Clone, Copy, Debug)]
-pub struct Span {
-    pub kind: Kind,
-    /// Of the matrix: which cut.
-    pub cut: Option<Cut>,
-    /// When it began.
-    pub from: u64,
-    /// When it was healed: all nodes run and hear each other.
-    pub to: u64,
-}
 
 /// Makes the faults.
 pub struct Nemesis<'a> {

@@ -10,11 +10,11 @@ use coppice_testkit::say;
 use serde_json::{Value, json};
 
 use super::failpoints::Failpoints;
-use super::figures::{Figures, Gap, percentile};
+use super::figures::{Figures, Gap};
 use super::kinds::Kind;
-use super::matrix::Matrix;
+use super::matrix::{Matrix, percentile};
 use super::resources::{Held, merge};
-use super::round::RoundResult;
+use super::setup::RoundResult;
 
 /// All rounds together.
 #[derive(Debug, Default)]

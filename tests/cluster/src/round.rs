@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use coppice_check::cli::{Checker, Line};
 use coppice_check::event::{Head, Text};
 use coppice_check::record::Recorder;
 use coppice_client::map::PartitionMap;
@@ -19,115 +18,25 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use super::draw::Draw;
-use super::failpoints::Failpoints;
-use super::figures::Figures;
 use super::judged::judge_round;
 use super::kernel::Network;
-use super::kinds::Kind;
+use super::kinds::{Kind, Span};
 use super::links::Links;
-use super::matrix::{Cut, Matrix};
-use super::nemesis::{Nemesis, RoundError, Span};
+use super::nemesis::{Nemesis, RoundError};
 use super::nodes::{Host, Nodes, Plan, draw_ports, local};
 use super::power::Disks;
 use super::proxy::Proxy;
-use super::resources::{Held, Sampler, Waiting, beyond, watch};
+use super::resources::{Sampler, Waiting, beyond, watch};
+use super::setup::{RECOVERY_MAX, RoundResult, Setup};
 use super::shape::{Changes, Operator, change};
 use super::space::Space;
 use super::workload::Workload;
-
-/// After the last fault every write without an answer gets one within this time, and the whole map can be read.
-pub const RECOVERY_MAX: Duration = Duration::from_secs(60);
 
 /// How long one call of a client may take before it counts as unanswered.
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What waits for decisions and releases is over within this time of the last call.
 const REST_WITHIN: Duration = Duration::from_secs(10);
-
-/// When a round ends.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
-    /// After so long.
-    pub time: Option<Duration>,
-    /// After so many operations.
-    pub ops: Option<u64>,
-    /// After so many faults.
-    pub count: Option<u64>,
-}
-
-/// What a round is made of.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// The program `coppice`.
-    pub program: PathBuf,
-    /// A cluster that runs already; empty: one of its own.
-    pub endpoints: Vec<String>,
-    /// Its nodes and clients connect inside TLS.
-    pub tls: bool,
-    /// For the nodes' data; made by the round.
-    pub directory: PathBuf,
-    /// For the history.
-    pub out: PathBuf,
-    pub nodes: usize,
-    /// Partitions at the beginning.
-    pub partitions: u32,
-    pub clients: u32,
-    pub keys: usize,
-    /// What judges the history.
-    pub checkers: Vec<Checker>,
-    /// Operations per second; 0: no limit.
-    pub rate: u32,
-    /// Faults that can be made here.
-    pub kinds: Vec<Kind>,
-    /// Links are cut by the kernel, not by proxies.
-    pub kernel: bool,
-    /// Cuts of the matrix that are still to be made, in this order.
-    pub matrix: Option<Vec<Cut>>,
-    /// What is known of failpoints, and which may be armed.
-    pub failpoints: Failpoints,
-    /// Of all draws.
-    pub seed: u64,
-    /// Resident memory that no node may exceed, bytes.
-    pub memory_max: u64,
-    /// When it ends.
-    pub limits: Limits,
-    /// Ctrl-C.
-    pub interrupted: Arc<AtomicBool>,
-}
-
-/// How a round ended.
-#[derive(Debug, Default)]
-pub struct RoundResult {
-    pub figures: Figures,
-    /// Faults; every node killed counts one.
-    pub count: u64,
-    /// When a leader of everything was killed, nanoseconds of the history.
-    pub kills: Vec<u64>,
-    /// When the faults ended, nanoseconds of the history.
-    pub ended_at: u64,
-    /// What is known of failpoints by now.
-    pub failpoints: Failpoints,
-    /// Of cuts and operations, if it was asked for.
-    pub matrix: Matrix,
-    /// Changes of the map that were done, of each kind, and how many were not.
-    pub changes: (BTreeMap<&'static str, u64>, u64),
-    /// The most that each node held.
-    pub held: Vec<Held>,
-    /// The most that waited in a partition.
-    pub waiting: Waiting,
-    /// What was checked, and the outcome.
-    pub lines: Vec<Line>,
-    /// What is wrong, in words; empty: nothing.
-    pub wrong: Vec<String>,
-    /// Neither the certificate nor the search could decide.
-    pub unknown: bool,
-    /// A check that was asked for was not made.
-    pub skipped: bool,
-    /// The timeline of a violation.
-    pub timeline: Option<PathBuf>,
-    /// The nodes' data, kept because something is wrong.
-    pub kept: Option<PathBuf>,
-}
 
 /// A cluster of this program's own.
 struct Own {
@@ -137,7 +46,7 @@ struct Own {
     directories: Vec<PathBuf>,
 }
 
-pub(super) fn text(error: impl std::fmt::Display) -> String {
+fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 

@@ -15,9 +15,8 @@ use coppice_client::{Admin, Config};
 use coppice_testkit::random::Random;
 use tokio::runtime::Runtime;
 
-use super::kinds::Kind;
-use super::nemesis::Span;
-use super::round::RECOVERY_MAX;
+use super::kinds::{Kind, Span};
+use super::setup::RECOVERY_MAX;
 use super::workload::Workload;
 
 /// Partitions beyond which nothing is split any more.
