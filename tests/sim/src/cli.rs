@@ -12,9 +12,10 @@ use coppice_check::write::write;
 use coppice_model::cli as model;
 
 use super::coverage::Coverage;
+use super::panics::{catch_panics, run_plan};
 use super::plan::{Plan, Verdicts};
 use super::schedule::Schedule;
-use super::sweep::{Changes, Sweep, catch_panics, run_plan};
+use super::sweep::{Changes, Sweep};
 use super::trace::Trace;
 use super::watch::Limits;
 use super::{during, exhaustive, failing, planted, scripts, shrink};

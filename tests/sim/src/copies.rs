@@ -17,8 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{NodeId, PartitionId};
-use coppice_ordering::ReplicaId;
+use coppice_client::wire::NodeId;
 use coppice_server::incarnation::fence::Fence;
 use coppice_server::incarnation::known::IncarnationTable;
 use coppice_server::net::handshake::standing;
@@ -27,7 +26,7 @@ use coppice_testkit::random::Random;
 use super::control::own;
 use super::events::Event;
 use super::faults::{Kind, Target};
-use super::known::Known;
+use super::known::Aside;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
 use super::store::Store;
 use super::world::World;
@@ -69,13 +68,6 @@ struct Disk {
     maps: VecDeque<Arc<PartitionMap>>,
     file: Option<Vec<u8>>,
     met: BTreeSet<(usize, u64)>,
-}
-
-/// What the oracle knows of the replicas on a disk.
-#[derive(Default)]
-pub struct Aside {
-    pub known: BTreeMap<(PartitionId, ReplicaId), Known>,
-    pub ids: BTreeMap<(usize, PartitionId), ReplicaId>,
 }
 
 /// A copy that was made.

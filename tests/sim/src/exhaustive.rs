@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use coppice_testkit::random::Random;
 
 use super::faults::{Fault, Kind, Target};
+use super::panics::run_plan;
 use super::plan::{MS, Plan, ServerPlan, Workload};
-use super::sweep::run_plan;
 use super::trace::Trace;
 use super::world::{Outcome, World};
 

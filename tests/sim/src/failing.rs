@@ -4,10 +4,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
 
-use super::Failure;
+use super::panics::run_plan;
 use super::plan::Plan;
-use super::sweep::run_plan;
 use super::trace::Trace;
+use super::world::Failure;
 
 /// Characters of a line of a trace that are shown.
 const LINE_MAX: usize = 400;

@@ -7,7 +7,7 @@ use coppice_core::machine::partition::AbsorbedState;
 use coppice_core::machine::{Answer, Machine, Mark};
 use coppice_ordering::{Ballot, Batch, Configuration, Instance, ReplicaId, Ticket};
 
-use super::oracle::{Found, broken};
+use super::found::{Found, broken};
 use super::plan::Nanos;
 
 /// By partition.

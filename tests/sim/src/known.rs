@@ -1,8 +1,10 @@
-//! What the simulator knows of one replica: what is on its disk, and what its process holds.
+//! What the simulator knows of one replica: what is on its disk, and what its process holds. It is set aside while a
+//! copy takes the place of that disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use coppice_ordering::{Ballot, Batch, Instance, Record};
+use coppice_client::wire::PartitionId;
+use coppice_ordering::{Ballot, Batch, Instance, Record, ReplicaId};
 
 use super::groups::Group;
 
@@ -50,6 +52,13 @@ impl Known {
             _ => Ok(()),
         }
     }
+}
+
+/// What the oracle knows of the replicas on a disk.
+#[derive(Default)]
+pub struct Aside {
+    pub known: BTreeMap<(PartitionId, ReplicaId), Known>,
+    pub ids: BTreeMap<(usize, PartitionId), ReplicaId>,
 }
 
 /// Up to where a record tells a start that everything is decided.

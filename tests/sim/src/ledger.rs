@@ -15,7 +15,7 @@ use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Ticket};
 use coppice_words::positions;
 
-use super::oracle::{Found, broken};
+use super::found::{Found, broken};
 use super::trace::Fingerprint;
 
 /// A partition.

@@ -18,12 +18,12 @@
 //! | `copies` | disks put back as they were, and what nodes know of each other's boot ids |
 //! | `clients` | client sessions and their workload |
 //! | [`during`] | what clients get while a cut lasts |
-//! | `observe`, `oracle`, `known`, `groups`, `tickets`, `ledger`, `watermarks`, `positions` | invariants after every step, from the simulator's own knowledge |
+//! | `observe`, `oracle`, `known`, `groups`, `tickets`, `ledger`, `watermarks`, `positions`, `found` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
 //! | `exhaustive` | one fault at every place of a small run |
 //! | `schedule`, `scripts` | runs as files, some with planted bugs; these, and schedules A to F, played |
 //! | `coverage` | rare conditions that a sweep must meet |
-//! | `sweep`, `failing`, `shrink`, `planted` | many seeds; what is said of one that fails; one made short; planted bugs |
+//! | `sweep`, `panics`, `failing`, `shrink`, `planted` | many seeds; those that panic; what is said of one that fails; one made short; planted bugs |
 //! | `trace`, `fingerprint` | a line per step; what of it goes into its hash |
 //! | `cli`, `watch` | the program; what it may take |
 #![forbid(unsafe_code)]
@@ -46,6 +46,7 @@ mod exhaustive;
 mod failing;
 mod faults;
 mod fingerprint;
+mod found;
 mod groups;
 mod known;
 mod ledger;
@@ -55,6 +56,7 @@ mod node;
 mod observe;
 mod operators;
 mod oracle;
+mod panics;
 mod phases;
 pub mod plan;
 pub mod planted;

@@ -10,9 +10,10 @@ use coppice_core::worker::{self, Effect, Note};
 use coppice_ordering::{Ballot, Instance, ReplicaId, multicast};
 use coppice_words::positions;
 
+use super::found::{Found, broken};
 use super::members::note_members;
 use super::node::place;
-use super::oracle::{Found, UNDO_CHECK_STEPS, broken};
+use super::oracle::UNDO_CHECK_STEPS;
 use super::watermarks::{check_step, has_sound_tree};
 use super::world::World;
 

@@ -14,9 +14,9 @@ use coppice_core::replica::QueryPart;
 use coppice_ordering::message::Message;
 use coppice_ordering::{Ballot, Batch, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, multicast};
 
-use super::copies::Aside;
+use super::found::{Found, broken};
 use super::groups::{Group, Groups};
-use super::known::{Known, decided_by};
+use super::known::{Aside, Known, decided_by};
 use super::ledger::Ledger;
 use super::plan::Nanos;
 use super::store::SavedSnapshot;
@@ -45,12 +45,6 @@ pub struct Oracle {
     /// What the logs come to, by a model.
     pub ledger: Ledger,
     pub tickets: Tickets,
-}
-
-pub type Found = Result<(), (&'static str, String)>;
-
-pub fn broken<T>(check: &'static str, what: String) -> Result<T, (&'static str, String)> {
-    Err((check, what))
 }
 
 impl Oracle {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use coppice_client::wire::{PartitionId, Position};
 
-use super::oracle::{Found, broken};
+use super::found::{Found, broken};
 
 /// The highest answered place of each partition.
 #[derive(Clone, Debug, Default)]

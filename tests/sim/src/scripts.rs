@@ -7,9 +7,9 @@ use std::process::{Command, ExitCode};
 
 use coppice_model::tickets::scripts::{SCRIPTS, Script};
 
+use super::panics::{panicked, run_plan};
 use super::planted::with_mutants;
 use super::schedule::{self, Schedule};
-use super::sweep::{panicked, run_plan};
 use super::trace::Trace;
 
 /// `scripts`

@@ -1,7 +1,7 @@
 //! Makes a failing run short: takes out halves, quarters, then single faults, operations, clients and settings, while
 //! the same check fails; then nodes, partitions and keys.
 
-use super::sweep::run_plan;
+use super::panics::run_plan;
 use super::trace::Trace;
 use super::{Failure, Plan};
 

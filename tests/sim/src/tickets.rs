@@ -10,9 +10,9 @@ use coppice_core::ids;
 use coppice_ordering::multicast::{Effect, Work};
 use coppice_ordering::{Ballot, QueryId, Ticket};
 
+use super::found::{Found, broken};
 use super::groups::Groups;
 use super::ledger::Ledger;
-use super::oracle::{Found, broken};
 use super::plan::Nanos;
 
 /// One ticket, as its coordinator sent it.

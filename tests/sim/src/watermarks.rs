@@ -7,9 +7,9 @@ use coppice_core::machine::{Machine, Mark};
 use coppice_core::worker::Group as Hosted;
 use coppice_ordering::{Ballot, Configuration, Instance, Settings, Ticket};
 
+use super::found::{Found, broken};
 use super::groups::Group;
 use super::node::Node;
-use super::oracle::{Found, broken};
 
 /// How far a replica says that it is.
 #[derive(Clone, Copy, Debug, Default)]
