@@ -17,9 +17,9 @@ use coppice_ordering::Batch;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_words::{self as words, call_of, position, positions, text, ticket};
 
-use super::faults::Kind;
 use super::groups::Group;
 use super::oracle::Oracle;
+use super::plan::fault::Kind;
 use super::plan::{Nanos, Verdicts};
 use super::positions::Positions;
 

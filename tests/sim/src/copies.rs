@@ -25,8 +25,8 @@ use coppice_testkit::random::Random;
 
 use super::control::own;
 use super::events::Event;
-use super::faults::{Kind, Target};
 use super::known::Aside;
+use super::plan::fault::{Kind, Target};
 use super::plan::{MS, Nanos, Plan, Purpose, random};
 use super::store::Store;
 use super::world::World;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use coppice_ordering::Settings;
 
-use super::faults::{Fault, Kind, Target};
+use super::plan::fault::{Fault, Kind, Target};
 use super::plan::{DiskPlan, MS, Nanos, Network, Plan, ServerPlan, Verdicts, Workload};
 use super::trace::Trace;
 use super::world::World;

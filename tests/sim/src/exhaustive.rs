@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use coppice_testkit::random::Random;
 
-use super::faults::{Fault, Kind, Target};
 use super::panics::run_plan;
+use super::plan::fault::{Fault, Kind, Target};
 use super::plan::{MS, Plan, ServerPlan, Workload};
 use super::trace::Trace;
 use super::world::{Outcome, World};

@@ -8,13 +8,13 @@
 //!
 //! | room | what |
 //! |---|---|
-//! | [`plan`], `wide` | what a seed draws: shape, settings, workload, faults |
+//! | [`plan`], `draw`, `wide` | a run before it begins; what a seed draws of it: shape, settings, workload, faults |
 //! | `events`, `world`, `phases` | the heap of events, the phases |
 //! | `node`, `workers`, `processes`, `snapshots` | a node: its workers, its starts and ends, its checkpoints |
 //! | `store`, `endpoints` | its disk, its client connections |
 //! | `control`, `driver` | its map, the replicas that come and go; growing and shrinking, and operators |
 //! | `net`, `damage` | messages on their way, and damaged there |
-//! | `faults` | what goes wrong: its kinds, scenarios, triggers that wait for a moment; how each is made |
+//! | `faults`, `harm`, `triggers` | what went wrong so far; how each fault is made; those that wait for their moment |
 //! | `copies` | disks put back as they were, and what nodes know of each other's boot ids |
 //! | `clients` | client sessions and their workload |
 //! | [`during`] | what clients get while a cut lasts |
@@ -39,6 +39,7 @@ mod control;
 mod copies;
 pub mod coverage;
 mod damage;
+mod draw;
 pub mod during;
 mod endpoints;
 mod events;
@@ -48,6 +49,7 @@ mod faults;
 mod fingerprint;
 mod found;
 mod groups;
+mod harm;
 mod known;
 mod ledger;
 mod members;
@@ -71,6 +73,7 @@ mod store;
 pub mod sweep;
 mod tickets;
 pub mod trace;
+mod triggers;
 mod watch;
 mod watermarks;
 mod wide;

@@ -10,8 +10,8 @@ use coppice_server::net::handshake::standing;
 
 use super::clients::Client;
 use super::events::Event;
-use super::faults::SAFETY_MAX;
 use super::node::NextCrash;
+use super::plan::fault::SAFETY_MAX;
 use super::plan::{MS, Nanos};
 use super::wide::round_trip;
 use super::world::World;

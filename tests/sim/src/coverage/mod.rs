@@ -6,7 +6,7 @@ mod arrivals;
 use coppice_core::request::Reply;
 use coppice_core::worker::{Effect, Note, Report};
 
-use crate::faults::Kind;
+use crate::plan::fault::Kind;
 
 /// All names, in the order of the counters.
 pub const NAMES: [&str; 250] = [

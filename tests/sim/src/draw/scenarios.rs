@@ -2,8 +2,8 @@
 
 use coppice_testkit::random::Random;
 
-use super::triggers::Moment;
-use super::{Fault, Kind, SAFETY_MAX, Target, change, length, target};
+use super::faults::{change, length, target};
+use crate::plan::fault::{Fault, Kind, Moment, SAFETY_MAX, Target};
 use crate::plan::{MS, Nanos, Plan};
 
 /// Checkpoints of one node rot, again and again: what the older ones lead back to may be gone, and then the others have

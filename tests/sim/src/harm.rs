@@ -2,14 +2,14 @@
 
 use coppice_client::wire::PartitionId;
 
-use super::{Kind, Target};
-use crate::clients::key;
-use crate::events::Event;
-use crate::node::Node;
-use crate::plan::{MS, Nanos};
-use crate::processes::places;
-use crate::store::Misread;
-use crate::world::World;
+use super::clients::key;
+use super::events::Event;
+use super::node::Node;
+use super::plan::fault::{Kind, Target};
+use super::plan::{MS, Nanos};
+use super::processes::places;
+use super::store::Misread;
+use super::world::World;
 
 impl World {
     /// The node that is meant; the first, if it is a leader that nobody is.

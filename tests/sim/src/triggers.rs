@@ -8,47 +8,16 @@ use coppice_core::machine::Machine;
 use coppice_core::wire::peer::Envelope;
 use coppice_core::worker::{Effect, Note};
 use coppice_ordering::{Batch, Configuration, Instance, Message, ReplicaId, Ticket};
-use serde::{Deserialize, Serialize};
 
-use crate::events::Event;
-use crate::node::place;
-use crate::plan::{MS, Nanos};
-use crate::world::World;
+use super::events::Event;
+use super::faults::Trigger;
+use super::node::place;
+use super::plan::fault::Moment;
+use super::plan::{MS, Nanos};
+use super::world::World;
 
 /// A trigger that nothing fires is gone after this long.
 const PATIENCE: Nanos = 4_000 * MS;
-
-/// What a leader does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Moment {
-    /// It decides a configuration with a new voter: they two hear nobody else, and nobody hears them (PX18).
-    Configured,
-    /// It executes a split, a seal or a join ahead of its decision (SP8, MV12).
-    Border,
-    /// The same, but what breaks are the connections of its clients, which ask again elsewhere and behind the border
-    /// (MV5, SE8).
-    Retried,
-    /// It executes a ticket ahead of its decision (SP5, TK9).
-    Ticket,
-    /// The directory's leader executes a change of the map ahead of its decision (MV13).
-    Map,
-    /// A replica of the directory begins to lead: nodes without one do not hear it, and go on with the leader before it
-    /// (TK5).
-    Coordinates,
-    /// It proposes commands: its process ends before it holds them itself, and one follower gets them late, which hears
-    /// of that node alone until then (PX4, PX7).
-    Proposes,
-}
-
-/// Of any group of the kind that the moment is about.
-#[derive(Clone, Debug)]
-pub struct Trigger {
-    moment: Moment,
-    /// Links are cut for so long; or its process ends, and is down for so long.
-    length: Nanos,
-    crash: bool,
-    until: Nanos,
-}
 
 /// What tells that a moment has come, of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
