@@ -1,14 +1,12 @@
 //! Controllers of nodes: what they hear, and what they want, over the simulated disk and network. What a controller and
 //! the workers of its node tell each other takes its time.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::controller::{Controller, Effect, FetchId, Input, TransferOutcome};
+use coppice_core::controller::{Controller, Effect, Input, TransferOutcome};
 use coppice_core::machine::directory::DirectoryCommand;
 use coppice_core::replay::Entry;
 use coppice_core::request::{Origin, Reply, Request};
@@ -17,12 +15,9 @@ use coppice_core::worker::{self, Report};
 use coppice_ordering::ReplicaId;
 use coppice_server::log::Append;
 
-use super::events::Event;
+use super::events::{ControllerInput, Event, Mail};
 use super::fingerprint;
 use super::plan::{MS, Nanos};
-use super::stops::Stop;
-use super::store::SavedSnapshot;
-use super::workers::Mail;
 use super::world::World;
 
 /// Maps that a node keeps on its disk.
@@ -33,15 +28,6 @@ const LEADER_TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The directory has so long to decide what a controller asked for.
 const DECIDED_WITHIN: Nanos = 2_000 * MS;
-
-/// What comes to a controller from another thread of its node, or from another node.
-pub struct ControllerInput(pub Input);
-
-impl fmt::Debug for ControllerInput {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&fingerprint::show_told(&self.0))
-    }
-}
 
 pub fn own(node: usize) -> NodeId {
     NodeId(node as u32 + 1)
@@ -81,49 +67,6 @@ impl Rare {
             (Rare::Fetched, None) => "snapshot: a fetch has ended",
             (Rare::View, _) if controller.driven().is_none() => "change: who looked leads no more",
             (Rare::View, _) => "change: the leader of the directory looks",
-        }
-    }
-}
-
-/// A node's controller, and what is on its way to it and from it.
-pub struct ControlThread {
-    pub controller: Controller,
-    /// What it is yet to be told, and whether it is at it.
-    pub inputs: VecDeque<Input>,
-    pub is_stepping: bool,
-    /// When the last thing arrives that each of the node's threads told it.
-    pub reported: BTreeMap<usize, Nanos>,
-    /// The earliest tick that is on its way.
-    pub tick_at: Option<Nanos>,
-    /// Snapshots of other nodes that have come, until the controller says whether they are wanted.
-    pub offers: BTreeMap<FetchId, (PartitionId, SavedSnapshot)>,
-    /// Fetches that have yet to end.
-    pub fetches: BTreeSet<FetchId>,
-    /// What the directory was asked for, by the streams of its answers.
-    pub deciding: BTreeMap<u32, DirectoryCommand>,
-    /// The nodes that it reached when a transfer of each group was asked for last.
-    pub reached: BTreeMap<PartitionId, Vec<NodeId>>,
-    /// It is to stop.
-    pub stop: Option<Stop>,
-    /// Leaders as the node knows them.
-    pub leaders: BTreeMap<PartitionId, NodeId>,
-}
-
-impl ControlThread {
-    /// Of a process that has just begun, with so many workers.
-    pub fn new(workers: usize) -> ControlThread {
-        ControlThread {
-            controller: Controller::new(workers),
-            inputs: VecDeque::new(),
-            is_stepping: false,
-            reported: BTreeMap::new(),
-            tick_at: None,
-            offers: BTreeMap::new(),
-            fetches: BTreeSet::new(),
-            deciding: BTreeMap::new(),
-            reached: BTreeMap::new(),
-            stop: None,
-            leaders: BTreeMap::new(),
         }
     }
 }

@@ -13,22 +13,19 @@
 //!
 //! A copy beside the living node is not drawn: a place in the simulated network belongs to one process.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
-use coppice_client::map::PartitionMap;
 use coppice_client::wire::NodeId;
 use coppice_server::incarnation::fence::Fence;
 use coppice_server::incarnation::known::IncarnationTable;
 use coppice_server::net::handshake::standing;
-use coppice_testkit::random::Random;
 
 use super::control::own;
 use super::events::Event;
+use super::faults::{Disk, DiskCopy};
 use super::known::Aside;
-use super::plan::fault::{Kind, Target};
-use super::plan::{MS, Nanos, Plan, Purpose, random};
-use super::store::Store;
+use super::plan::fault::Target;
+use super::plan::{MS, Nanos};
 use super::world::World;
 
 /// Between two attempts to connect to a node that does not answer.
@@ -36,66 +33,6 @@ const REDIAL: Nanos = 20 * MS;
 
 /// Between two looks whether a copy can be put back: whether somebody would know.
 const LOOK: Nanos = 100 * MS;
-
-/// What a node knows of the others' boot ids, and they of its own.
-#[derive(Default)]
-pub struct Incarnations {
-    /// Whom its process has met, as on its disk and since.
-    pub table: IncarnationTable,
-    /// The same on its disk.
-    file: Option<Vec<u8>>,
-    /// Whether its process may speak.
-    pub fence: Fence,
-    /// Processes to which it has a connection.
-    links: BTreeMap<usize, u64>,
-    /// The truth: boot ids of other nodes that were met by this disk.
-    met: BTreeSet<(usize, u64)>,
-    /// It runs on a copy.
-    pub is_copy: bool,
-}
-
-impl Incarnations {
-    /// The process ends.
-    pub fn forget(&mut self) {
-        self.links.clear();
-        self.fence = Fence::default();
-    }
-}
-
-/// A disk, and what else is on it.
-struct Disk {
-    store: Store,
-    maps: VecDeque<Arc<PartitionMap>>,
-    file: Option<Vec<u8>>,
-    met: BTreeSet<(usize, u64)>,
-}
-
-/// A copy that was made.
-struct DiskCopy {
-    node: usize,
-    /// The disk that is not in use: the copy, then the one that it was made of.
-    other: Disk,
-    aside: Aside,
-    down: Nanos,
-    /// Whether all other nodes start anew meanwhile.
-    others_restart: bool,
-}
-
-/// The copies of a run.
-pub struct Copies {
-    /// Whether any may be made: else nodes do not greet each other.
-    pub drawn: bool,
-    copied: Option<DiskCopy>,
-    random: Random,
-}
-
-impl Copies {
-    /// Of this plan.
-    pub fn new(plan: &Plan) -> Copies {
-        let drawn = plan.faults.iter().any(|fault| matches!(fault.kind, Kind::Copy { .. }));
-        Copies { drawn, copied: None, random: random(plan.seed, Purpose::Copies, 0) }
-    }
-}
 
 /// Greetings.
 impl World {

@@ -1,15 +1,13 @@
 //! Connections between clients and nodes: what `server/net/public.rs` does, without sockets and threads. Frames are the
 //! real ones, encoded and decoded on both sides.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use coppice_client::session::ConnectionId;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, FEATURE_COLLECT, FEATURE_VALIDATE, Frame, FrameDecoder, HelloOk, Kind, Limits, MapReply, NodeId,
-    NodeIdentity, PROTOCOL, PartitionId, QueryRequest, RepliesWriter, Request as Asked, encode_frame,
+    ClientId, FEATURE_COLLECT, FEATURE_VALIDATE, Frame, HelloOk, Kind, Limits, MapReply, NodeId, NodeIdentity,
+    PROTOCOL, PartitionId, QueryRequest, RepliesWriter, Request as Asked, encode_frame,
 };
 use coppice_core::cost::Account;
 use coppice_core::ids;
@@ -21,87 +19,13 @@ use coppice_core::wire_reply::{WireReply, busy};
 use coppice_core::worker::Input;
 
 use super::events::Event;
-use super::plan::{MS, Nanos};
+use super::lines::{Line, LineId, Range};
+use super::plan::MS;
 use super::store::CLUSTER;
 use super::world::World;
 
 /// Ranges of one connection that stream at a time, as in a real node.
 const RANGES_MAX: usize = 256;
-
-/// A connection's name at its node: the worker that has it, and its number there.
-pub type LineId = (usize, u64);
-
-/// Connections of clients, those that were and those that are.
-#[derive(Default)]
-pub struct Lines {
-    /// By their names.
-    pub open: BTreeMap<LineId, Line>,
-    /// How many there were.
-    pub opened: u64,
-}
-
-/// A connection, seen from both ends.
-#[derive(Debug)]
-pub struct Line {
-    pub client: usize,
-    /// The client's name for it.
-    pub id: ConnectionId,
-    /// To which node.
-    pub node: usize,
-    /// The node's process still has it.
-    pub node_open: bool,
-    /// The client still has it.
-    pub client_open: bool,
-    /// What is on its way to the node arrives no earlier.
-    pub late_until: Nanos,
-    /// Bytes keep their order, each way.
-    pub to_node: Nanos,
-    /// See `to_node`.
-    pub to_client: Nanos,
-    pub at_node: FrameDecoder,
-    pub at_client: FrameDecoder,
-    greeted: Option<ClientId>,
-    waiting: BTreeMap<u32, PartitionId>,
-    /// Of these, reads that take what is decided where they are asked.
-    stale: BTreeSet<u32>,
-    /// Of these, ranges that the node collects.
-    collects: BTreeSet<u32>,
-    ranges: BTreeMap<u32, Range>,
-    /// Parts of queries, by the client's number of the attempt.
-    parts: BTreeMap<(u32, PartitionId), Range>,
-}
-
-struct Range(RangeJob);
-
-impl std::fmt::Debug for Range {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Range")
-    }
-}
-
-impl Line {
-    /// A connection that is being opened.
-    pub fn new(client: usize, id: ConnectionId, node: usize, now: Nanos) -> Line {
-        Line {
-            client,
-            id,
-            node,
-            node_open: true,
-            client_open: true,
-            late_until: 0,
-            to_node: now,
-            to_client: now,
-            at_node: FrameDecoder::default(),
-            at_client: FrameDecoder::default(),
-            greeted: None,
-            waiting: BTreeMap::new(),
-            stale: BTreeSet::new(),
-            collects: BTreeSet::new(),
-            ranges: BTreeMap::new(),
-            parts: BTreeMap::new(),
-        }
-    }
-}
 
 impl World {
     /// Bytes of a client arrive at a node.

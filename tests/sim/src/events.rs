@@ -2,22 +2,23 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{NodeId, PartitionId, ReshapeRequest};
-use coppice_core::controller::FetchId;
+use coppice_client::wire::{ClientId, NodeId, PartitionId, ReshapeRequest};
+use coppice_core::controller::{self, FetchId};
 use coppice_core::multicast::MulticastMessage;
+use coppice_core::replica_manager::Start;
 use coppice_core::wire::peer::Envelope;
+use coppice_core::worker::{Input, Message};
 use coppice_ordering::{Configuration, Instance};
 
-use super::control::ControllerInput;
-use super::endpoints::LineId;
+use super::fingerprint;
+use super::lines::LineId;
 use super::plan::Nanos;
-use super::snapshots::Writing;
 use super::store::SavedSnapshot;
-use super::workers::Mail;
 
 /// Something that happens.
 #[derive(Debug)]
@@ -119,6 +120,50 @@ impl Event {
             _ => None,
         }
     }
+}
+
+/// What comes to a worker from its own node.
+pub enum Mail {
+    /// Of another worker.
+    Message(Message),
+    /// What the workers share has changed.
+    Look,
+    /// A client has connected to another worker.
+    Greeted(ClientId),
+    /// Of the controller.
+    Control(Input),
+    /// A replica is to be hosted.
+    Start(Box<Start>),
+}
+
+impl fmt::Debug for Mail {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mail::Message(message) => write!(out, "{message:?}"),
+            Mail::Look => out.write_str("look"),
+            Mail::Greeted(client) => write!(out, "greeted {client}"),
+            Mail::Control(input) => out.write_str(&fingerprint::show_input(input)),
+            Mail::Start(start) => write!(out, "start {} {}", start.group, start.me),
+        }
+    }
+}
+
+/// What comes to a controller from another thread of its node, or from another node.
+pub struct ControllerInput(pub controller::Input);
+
+impl fmt::Debug for ControllerInput {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&fingerprint::show_told(&self.0))
+    }
+}
+
+/// A checkpoint that is being written.
+#[derive(Clone, Copy, Debug)]
+pub enum Writing {
+    /// Of this node's own, of this number.
+    Own(u64),
+    /// It came from another node, for this fetch.
+    Fetched(FetchId),
 }
 
 /// Events to come, and how many there were.

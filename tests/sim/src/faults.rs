@@ -1,8 +1,15 @@
 //! Faults of a run so far, and those that wait.
 
-use super::copies::Copies;
-use super::plan::fault::Moment;
-use super::plan::{Nanos, Plan};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use coppice_client::map::PartitionMap;
+use coppice_testkit::random::Random;
+
+use super::known::Aside;
+use super::plan::fault::{Kind, Moment};
+use super::plan::{Nanos, Plan, Purpose, random};
+use super::store::Store;
 
 /// Faults of a run so far, and those that wait.
 pub struct Faults {
@@ -33,4 +40,39 @@ pub struct Trigger {
     pub length: Nanos,
     pub crash: bool,
     pub until: Nanos,
+}
+
+/// A disk, and what else is on it.
+pub struct Disk {
+    pub store: Store,
+    pub maps: VecDeque<Arc<PartitionMap>>,
+    pub file: Option<Vec<u8>>,
+    pub met: BTreeSet<(usize, u64)>,
+}
+
+/// A copy that was made.
+pub struct DiskCopy {
+    pub node: usize,
+    /// The disk that is not in use: the copy, then the one that it was made of.
+    pub other: Disk,
+    pub aside: Aside,
+    pub down: Nanos,
+    /// Whether all other nodes start anew meanwhile.
+    pub others_restart: bool,
+}
+
+/// The copies of disks of a run.
+pub struct Copies {
+    /// Whether any may be made: else nodes do not greet each other.
+    pub drawn: bool,
+    pub copied: Option<DiskCopy>,
+    pub random: Random,
+}
+
+impl Copies {
+    /// Of this plan.
+    pub fn new(plan: &Plan) -> Copies {
+        let drawn = plan.faults.iter().any(|fault| matches!(fault.kind, Kind::Copy { .. }));
+        Copies { drawn, copied: None, random: random(plan.seed, Purpose::Copies, 0) }
+    }
 }

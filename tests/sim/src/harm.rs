@@ -2,7 +2,7 @@
 
 use coppice_client::wire::PartitionId;
 
-use super::clients::key;
+use super::client::key;
 use super::events::Event;
 use super::node::Node;
 use super::plan::fault::{Kind, Target};

@@ -10,13 +10,14 @@
 //! |---|---|
 //! | [`plan`], `draw`, `wide` | a run before it begins; what a seed draws of it: shape, settings, workload, faults |
 //! | `events`, `world`, `phases` | the heap of events, the phases |
-//! | `node`, `workers`, `processes`, `snapshots` | a node: its workers, its starts and ends, its checkpoints |
-//! | `store`, `endpoints` | its disk, its client connections |
-//! | `control`, `driver` | its map, the replicas that come and go; growing and shrinking, and operators |
+//! | `node`, `steps`, `workers`, `processes`, `stops`, `snapshots` | a node and what it does; its workers, its starts and ends, its checkpoints |
+//! | `store`, `lines`, `endpoints` | its disk, its client connections |
+//! | `control_thread`, `control` | its map, the replicas that come and go |
+//! | `members`, `operators` | growing and shrinking, and who asks for it |
 //! | `net`, `damage` | messages on their way, and damaged there |
 //! | `faults`, `harm`, `triggers` | what went wrong so far; how each fault is made; those that wait for their moment |
-//! | `copies` | disks put back as they were, and what nodes know of each other's boot ids |
-//! | `clients` | client sessions and their workload |
+//! | `incarnations`, `copies` | disks put back as they were, and what nodes know of each other's boot ids |
+//! | `client`, `clients` | client sessions and their workload |
 //! | [`during`] | what clients get while a cut lasts |
 //! | `observe`, `oracle`, `known`, `groups`, `tickets`, `ledger`, `watermarks`, `positions`, `found` | invariants after every step, from the simulator's own knowledge |
 //! | `account` | the history and the logs, for the checkers |
@@ -34,8 +35,10 @@ extern crate planted as _;
 
 mod account;
 pub mod cli;
+mod client;
 mod clients;
 mod control;
+mod control_thread;
 mod copies;
 pub mod coverage;
 mod damage;
@@ -50,8 +53,10 @@ mod fingerprint;
 mod found;
 mod groups;
 mod harm;
+mod incarnations;
 mod known;
 mod ledger;
+mod lines;
 mod members;
 mod net;
 mod node;
@@ -68,6 +73,7 @@ mod schedule;
 mod scripts;
 mod shrink;
 mod snapshots;
+mod steps;
 mod stops;
 mod store;
 pub mod sweep;

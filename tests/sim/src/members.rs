@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use coppice_client::map::{Entry, NodeInfo, NodeState, PartitionMap, Role};
 use coppice_client::wire::{NodeId, Shape};
 
-use super::clients::key;
+use super::client::key;
 use super::coverage::Coverage;
 use super::node::{Clock, Node};
 use super::plan::{JOINS_MAX, MS};

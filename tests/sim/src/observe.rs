@@ -14,7 +14,7 @@ use super::found::{Found, broken};
 use super::members::note_members;
 use super::node::place;
 use super::oracle::UNDO_CHECK_STEPS;
-use super::watermarks::{check_step, has_sound_tree};
+use super::watermarks::has_sound_tree;
 use super::world::World;
 
 impl World {
@@ -42,7 +42,7 @@ impl World {
         for &group in stepped {
             let released = self.oracle.tickets.released(group);
             let named = |(check, what)| (check, format!("n{node}.{group}: {what}"));
-            check_step(&mut self.nodes[node], group, released).map_err(named)?;
+            self.nodes[node].check_step(group, released).map_err(named)?;
         }
         Ok(())
     }

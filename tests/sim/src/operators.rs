@@ -10,19 +10,18 @@ use coppice_client::wire::{AdminReply, ChangeId, NodeId, NodeStatus, PartitionId
 use coppice_core::controller;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryState};
 use coppice_core::reshape::{self, Applicant, Enlistment, View};
-use coppice_core::sessions::SessionLimits;
 use coppice_core::status::{Capacity, LocalStatus};
 use coppice_core::worker::Input;
 use coppice_ordering::tuning::Tuning;
 
-use super::clients::key;
+use super::client::key;
 use super::control::own;
 use super::events::Event;
 use super::node::Node;
 use super::plan::fault::{Kind, Target};
-use super::plan::{MS, Nanos, Plan};
+use super::plan::{MS, Nanos};
 use super::store::CLUSTER;
-use super::world::{World, addresses};
+use super::world::{World, addresses, session_limits};
 
 /// What an operator could not begin, because somebody was away, is tried again after this.
 const OPERATOR_PATIENCE: Nanos = 400 * MS;
@@ -31,18 +30,6 @@ const PARTITIONS_MAX: usize = 10;
 
 /// A node hears of a setting at most so late.
 const TOLD_MAX: Nanos = 1_000 * MS;
-
-/// The bounds of session tables in a run of `plan`, until somebody sets others.
-pub fn first_limits(plan: &Plan) -> SessionLimits {
-    limits(plan.server.sessions_max, plan.server.expiry_instances)
-}
-
-fn limits(sessions_max: usize, expiry_instances: u64) -> SessionLimits {
-    let usual = SessionLimits::default();
-    // Where sessions end early, they end for their answers too.
-    let table_bytes_max = if expiry_instances < 1_000_000 { 2 << 10 } else { usual.table_bytes_max };
-    SessionLimits { expiry_instances, sessions_max, table_bytes_max, ..usual }
-}
 
 impl World {
     /// What a node hears from all that it reaches, itself included. Who was removed has no address any more.
@@ -107,7 +94,7 @@ impl World {
 
     /// An operator sets other bounds.
     pub fn set_limits(&mut self, sessions_max: usize, expiry_instances: u64) {
-        self.asked.limits = limits(sessions_max, expiry_instances);
+        self.asked.limits = session_limits(sessions_max, expiry_instances);
         for node in 0..self.nodes.len() {
             self.tell_settings(node);
         }

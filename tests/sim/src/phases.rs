@@ -8,7 +8,7 @@ use coppice_client::wire::NodeId;
 use coppice_ordering::Instance;
 use coppice_server::net::handshake::standing;
 
-use super::clients::Client;
+use super::client::Client;
 use super::events::Event;
 use super::node::NextCrash;
 use super::plan::fault::SAFETY_MAX;

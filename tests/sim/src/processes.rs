@@ -15,11 +15,10 @@ use coppice_core::worker::Input;
 use coppice_server::log::Append;
 
 use super::control::own;
-use super::events::Event;
+use super::events::{Event, Mail};
 use super::node::ReplicaWatch;
 use super::plan::{MS, Nanos};
 use super::watermarks::Watermarks;
-use super::workers::Mail;
 use super::world::World;
 
 /// A node tries to connect again so long after a connection ended.

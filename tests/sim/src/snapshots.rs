@@ -7,7 +7,7 @@ use coppice_core::snapshot::{self, LoadedSnapshot, TakenSnapshot};
 use coppice_core::worker::{CheckpointOutcome, Input};
 use coppice_ordering::Instance;
 
-use super::events::Event;
+use super::events::{Event, Mail, Writing};
 use super::node::place;
 use super::plan::{MS, Nanos};
 use super::store::{CLUSTER, Refused, SavedSnapshot, Stage};
@@ -15,15 +15,6 @@ use super::world::World;
 
 /// A snapshot that has not come by then is not waited for any more.
 const SNAPSHOT_PATIENCE: Nanos = 500 * MS;
-
-/// A checkpoint that is being written.
-#[derive(Clone, Copy, Debug)]
-pub enum Writing {
-    /// Of this node's own, of this number.
-    Own(u64),
-    /// It came from another node, for this fetch.
-    Fetched(FetchId),
-}
 
 /// Checkpoints.
 impl World {
@@ -120,7 +111,7 @@ impl World {
     /// The worker hears of it, from the thread that writes checkpoints.
     fn checkpointed(&mut self, node: usize, (group, number): (PartitionId, u64), written: CheckpointOutcome) {
         let owner = self.nodes[node].owner(group);
-        self.mail(node, owner, super::workers::Mail::Control(Input::Checkpointed { group, number, written }));
+        self.mail(node, owner, Mail::Control(Input::Checkpointed { group, number, written }));
     }
 }
 

@@ -8,24 +8,14 @@ use coppice_client::map::{ReplicaInfo, Role};
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::controller::Input;
 use coppice_core::{replica, worker};
-use coppice_ordering::{Ballot, Time};
 
 use super::control::own;
+use super::control_thread::Stop;
 use super::plan::Nanos;
 use super::world::World;
 
 /// A node that stops waits so long at most for others to lead what it led.
 const STOPPED_WITHIN: Duration = Duration::from_secs(1);
-
-/// A node that is to stop, as somebody asked.
-pub struct Stop {
-    /// How long it is down then.
-    down: Nanos,
-    /// It goes on for so long at most, by its own clock.
-    until: Time,
-    /// What it led when it was asked and others could lead, each in this ballot.
-    led: Vec<(PartitionId, Ballot)>,
-}
 
 impl World {
     /// A leader is to transfer its leadership to the replica on another node.

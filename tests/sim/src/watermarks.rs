@@ -9,7 +9,6 @@ use coppice_ordering::{Ballot, Configuration, Instance, Settings, Ticket};
 
 use super::found::{Found, broken};
 use super::groups::Group;
-use super::node::Node;
 
 /// How far a replica says that it is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,6 +43,22 @@ impl Watermarks {
     /// Of a replica that begins with the state of an instance.
     pub fn beginning(at: Instance) -> Watermarks {
         Watermarks { began: at, ..Watermarks::default() }
+    }
+
+    /// The state that its process began with.
+    pub fn began(&self) -> Instance {
+        self.began
+    }
+
+    /// Takes those of a replica after a step, held against these before it; `released` is the highest that a
+    /// coordinator told.
+    pub fn advance(&mut self, host: &Hosted, released: Option<Ticket>) -> Found {
+        let paxos = host.replica.paxos();
+        let truth = Truth { decided: paxos.decided_upto(), released };
+        let before = std::mem::replace(self, Watermarks::of(host, self));
+        let follows = self.follows(&before, truth);
+        let fits = self.sizes.fits(&before.sizes, paxos.settings(), host.replica.executor().ahead_max());
+        follows.and(fits)
     }
 
     fn of(host: &Hosted, before: &Watermarks) -> Watermarks {
@@ -95,32 +110,6 @@ impl Sizes {
         }
         over("instances to take back", self.ahead, before.ahead, ahead_max.max(1))
     }
-}
-
-/// Holds the watermarks of a replica against those before the step; `released` is the highest that a coordinator told.
-pub fn check_step(each: &mut Node, group: PartitionId, released: Option<Ticket>) -> Found {
-    let (Some(host), Some(watched)) = (each.group(group), each.process.watched.get(&group)) else { return Ok(()) };
-    let paxos = host.replica.paxos();
-    let truth = Truth { decided: paxos.decided_upto(), released };
-    let marks = Watermarks::of(host, &watched.watermarks);
-    let ahead_max = host.replica.executor().ahead_max();
-    let follows = marks.follows(&watched.watermarks, truth);
-    let fits = marks.sizes.fits(&watched.watermarks.sizes, paxos.settings(), ahead_max);
-    if let Some(watched) = each.process.watched.get_mut(&group) {
-        watched.watermarks = marks;
-    }
-    follows.and(fits)
-}
-
-/// I4: the log on a disk forgets nothing that no durable state of that node holds. (What is in memory may go earlier:
-/// whoever lacks it gets a snapshot.)
-pub fn check_trim(each: &Node, group: PartitionId, upto: Instance) -> Found {
-    let Some(watched) = each.process.watched.get(&group) else { return Ok(()) };
-    let saved = each.store.newest_checkpoint(group).unwrap_or_default().max(watched.watermarks.began);
-    if upto > saved {
-        return broken("I4 trimmed above its snapshot", format!("{group}: the log to {upto}, {saved} is durable"));
-    }
-    Ok(())
 }
 
 /// I5: a leader has the promises of a majority of the voters under whom it leads, and of nobody else.

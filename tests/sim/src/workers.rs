@@ -6,13 +6,11 @@ use std::collections::BTreeSet;
 use coppice_client::wire::{ClientId, NodeId, PartitionId};
 use coppice_core::checkpoint_due;
 use coppice_core::replica::QueryPart;
-use coppice_core::replica_manager::Start;
 use coppice_core::worker::{Input, Message, Resources, Storage};
 use coppice_ordering::ReplicaId;
 
 use super::control::own;
-use super::events::Event;
-use super::fingerprint;
+use super::events::{Event, Mail};
 use super::plan::{MS, Nanos};
 use super::processes::places;
 use super::store::CLUSTER;
@@ -20,32 +18,6 @@ use super::world::World;
 
 /// A worker is told of the log this often.
 const STORAGE_INTERVAL: Nanos = 20 * MS;
-
-/// What comes to a worker from its own node.
-pub enum Mail {
-    /// Of another worker.
-    Message(Message),
-    /// What the workers share has changed.
-    Look,
-    /// A client has connected to another worker.
-    Greeted(ClientId),
-    /// Of the controller.
-    Control(Input),
-    /// A replica is to be hosted.
-    Start(Box<Start>),
-}
-
-impl std::fmt::Debug for Mail {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Mail::Message(message) => write!(out, "{message:?}"),
-            Mail::Look => out.write_str("look"),
-            Mail::Greeted(client) => write!(out, "greeted {client}"),
-            Mail::Control(input) => out.write_str(&fingerprint::show_input(input)),
-            Mail::Start(start) => write!(out, "start {} {}", start.group, start.me),
-        }
-    }
-}
 
 impl World {
     /// Nodes that answer a node, as it can know: of the directory's replicas also from their silence.

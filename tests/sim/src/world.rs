@@ -13,15 +13,14 @@ use coppice_ordering::{Instance, ReplicaId};
 use coppice_testkit::random::Random;
 
 use super::account::Account;
-use super::clients::{Client, key};
+use super::client::{Client, key};
 use super::coverage::Coverage;
-use super::endpoints::Lines;
 use super::events::{Agenda, Event};
 use super::faults::Faults;
 use super::found::Found;
+use super::lines::Lines;
 use super::net::Net;
 use super::node::{Clock, Node};
-use super::operators::first_limits;
 use super::oracle::Oracle;
 use super::plan::{MS, Nanos, Plan, Purpose, random};
 use super::store::CLUSTER;
@@ -307,6 +306,19 @@ impl World {
             _ => {}
         }
     }
+}
+
+/// The bounds of session tables in a run of `plan`, until somebody sets others.
+fn first_limits(plan: &Plan) -> SessionLimits {
+    session_limits(plan.server.sessions_max, plan.server.expiry_instances)
+}
+
+/// The bounds of session tables with these two set.
+pub fn session_limits(sessions_max: usize, expiry_instances: u64) -> SessionLimits {
+    let usual = SessionLimits::default();
+    // Where sessions end early, they end for their answers too.
+    let table_bytes_max = if expiry_instances < 1_000_000 { 2 << 10 } else { usual.table_bytes_max };
+    SessionLimits { expiry_instances, sessions_max, table_bytes_max, ..usual }
 }
 
 /// Partitions over the keys in use, replicas over the nodes.

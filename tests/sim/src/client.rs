@@ -1,0 +1,142 @@
+//! A client: its session, what it still waits for, and the operations that it draws.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coppice_btree::Value;
+use coppice_check::event::{Call, Text, Ticket};
+use coppice_client::command::{Command, Operation};
+use coppice_client::config::Config;
+use coppice_client::session::{CallKey, Effect, Session};
+use coppice_client::wire::{ClientId, Position};
+use coppice_testkit::random::Random;
+
+use super::plan::{Nanos, Plan, Purpose, random};
+use super::positions::Positions;
+
+/// The key of a number; in the order of the numbers.
+pub fn key(number: u32) -> Bytes {
+    Bytes::from(format!("k{number:05}"))
+}
+
+/// A call that waits.
+pub struct Waiting {
+    /// Its index in the account.
+    pub index: usize,
+    pub key: CallKey,
+    /// To be repeated, if its outcome is unknown.
+    pub command: Option<Command>,
+    /// Pairs of a range, in the order in which they came.
+    pub pairs: Vec<(Text<'static>, Text<'static>)>,
+    /// Where its parts were read, in the order in which they came.
+    pub positions: Vec<Position>,
+    /// Of a query over several partitions.
+    pub ticket: Option<Ticket>,
+    /// Pairs that were asked for at most; 0: all. Each part of a query gives so many: the reader stops there.
+    pub limit: usize,
+    /// It was sent again after an unknown end: a failure says nothing about the first sending.
+    pub resumed: bool,
+    /// Of a read that is not stale: what had been answered when it was asked.
+    pub floor: Option<Positions>,
+}
+
+pub struct Client {
+    pub session: Session,
+    pub number: usize,
+    pub random: Random,
+    pub waiting: BTreeMap<u64, Waiting>,
+    /// Operations that it will still submit.
+    pub left: u32,
+    pub in_flight: usize,
+    pub values: u64,
+    pub tokens: u64,
+    pub effects: Vec<Effect>,
+    pub tick_at: Option<Nanos>,
+    pub thinking: bool,
+    /// It reaches no node until then.
+    pub absent_until: Nanos,
+}
+
+impl Client {
+    /// A client of the plan.
+    pub fn new(plan: &Plan, number: usize) -> Client {
+        let mut random = random(plan.seed, Purpose::Client, number as u64);
+        let config = Config {
+            pack_bytes: 64 << random.below(8),
+            window: 1 + random.below(5),
+            read_window: 1 + random.below(5),
+            range_credit: 64 << random.below(10),
+            optimistic_scans: plan.workload.collectors >> (number % 32) & 1 == 1,
+            ..Config::default()
+        };
+        let endpoints = (0..plan.nodes).map(|node| format!("n{node}:7400")).collect();
+        let session = Session::new(config, ClientId(number as u64 + 1), random.next(), endpoints);
+        Client {
+            session,
+            number,
+            random,
+            waiting: BTreeMap::new(),
+            left: plan.workload.operations / plan.workload.clients,
+            in_flight: plan.workload.in_flight,
+            values: 0,
+            tokens: 0,
+            effects: Vec::new(),
+            tick_at: None,
+            thinking: false,
+            absent_until: 0,
+        }
+    }
+
+    /// Whether it submits nothing more.
+    pub fn is_done(&self) -> bool {
+        self.left == 0
+    }
+
+    /// It reaches all nodes again.
+    pub fn comes_back(&mut self) {
+        self.absent_until = 0;
+    }
+
+    fn value(&mut self) -> String {
+        self.values += 1;
+        format!("{}.{}", self.number, self.values)
+    }
+
+    pub fn key(&mut self, plan: &Plan) -> u32 {
+        // Half of the time a few hot keys, so that operations meet.
+        let keys = if self.random.below(2) == 0 { plan.workload.keys.min(8) } else { plan.workload.keys };
+        let spread = plan.workload.keys / keys.max(1);
+        self.random.below(keys as usize) as u32 * spread.max(1)
+    }
+
+    /// One operation on a key, as a command and as the history writes it.
+    pub fn operation(&mut self, key: &Bytes) -> (Operation, Call<'static>) {
+        let value = self.value();
+        let (name, told) = (|| Value::from(&key[..]), text(key));
+        match self.random.below(8) {
+            0..4 => {
+                let call = Call::Put { key: told, value: text(value.as_bytes()) };
+                (Operation::put(name(), value.as_str()), call)
+            }
+            4 | 5 => {
+                let call = Call::Insert { key: told, value: text(value.as_bytes()) };
+                (Operation::insert(name(), value.as_str()), call)
+            }
+            6 => (Operation::delete(name()), Call::Delete { key: told }),
+            _ => {
+                let (who, count) = (self.random.below(self.number + 2), self.random.below(self.values as usize + 1));
+                let old = format!("{who}.{count}");
+                let call = Call::Cas { key: told, old: text(old.as_bytes()), value: text(value.as_bytes()) };
+                (Operation::cas(name(), old.as_str(), value.as_str()), call)
+            }
+        }
+    }
+}
+
+pub fn text(bytes: &[u8]) -> Text<'static> {
+    Text::Owned(bytes.to_vec())
+}
+
+pub fn ticket(told: coppice_client::wire::Ticket) -> Ticket {
+    Ticket { round: told.round, replica: told.replica.0, number: told.n }
+}

@@ -1,0 +1,64 @@
+//! A node's controller beside what it has yet to hear and what it waits for.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use coppice_client::wire::{NodeId, PartitionId};
+use coppice_core::controller::{Controller, FetchId, Input};
+use coppice_core::machine::directory::DirectoryCommand;
+use coppice_ordering::{Ballot, Time};
+
+use super::plan::Nanos;
+use super::store::SavedSnapshot;
+
+/// A node's controller, and what is on its way to it and from it.
+pub struct ControlThread {
+    pub controller: Controller,
+    /// What it is yet to be told, and whether it is at it.
+    pub inputs: VecDeque<Input>,
+    pub is_stepping: bool,
+    /// When the last thing arrives that each of the node's threads told it.
+    pub reported: BTreeMap<usize, Nanos>,
+    /// The earliest tick that is on its way.
+    pub tick_at: Option<Nanos>,
+    /// Snapshots of other nodes that have come, until the controller says whether they are wanted.
+    pub offers: BTreeMap<FetchId, (PartitionId, SavedSnapshot)>,
+    /// Fetches that have yet to end.
+    pub fetches: BTreeSet<FetchId>,
+    /// What the directory was asked for, by the streams of its answers.
+    pub deciding: BTreeMap<u32, DirectoryCommand>,
+    /// The nodes that it reached when a transfer of each group was asked for last.
+    pub reached: BTreeMap<PartitionId, Vec<NodeId>>,
+    /// It is to stop.
+    pub stop: Option<Stop>,
+    /// Leaders as the node knows them.
+    pub leaders: BTreeMap<PartitionId, NodeId>,
+}
+
+impl ControlThread {
+    /// Of a process that has just begun, with so many workers.
+    pub fn new(workers: usize) -> ControlThread {
+        ControlThread {
+            controller: Controller::new(workers),
+            inputs: VecDeque::new(),
+            is_stepping: false,
+            reported: BTreeMap::new(),
+            tick_at: None,
+            offers: BTreeMap::new(),
+            fetches: BTreeSet::new(),
+            deciding: BTreeMap::new(),
+            reached: BTreeMap::new(),
+            stop: None,
+            leaders: BTreeMap::new(),
+        }
+    }
+}
+
+/// A node that is to stop, as somebody asked.
+pub struct Stop {
+    /// How long it is down then.
+    pub down: Nanos,
+    /// It goes on for so long at most, by its own clock.
+    pub until: Time,
+    /// What it led when it was asked and others could lead, each in this ballot.
+    pub led: Vec<(PartitionId, Ballot)>,
+}

@@ -1,0 +1,85 @@
+//! Connections between clients and nodes, seen from both ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coppice_client::session::ConnectionId;
+use coppice_client::wire::{ClientId, FrameDecoder, PartitionId};
+use coppice_core::scan::RangeJob;
+
+use super::plan::Nanos;
+
+/// A connection's name at its node: the worker that has it, and its number there.
+pub type LineId = (usize, u64);
+
+/// Connections of clients, those that were and those that are.
+#[derive(Default)]
+pub struct Lines {
+    /// By their names.
+    pub open: BTreeMap<LineId, Line>,
+    /// How many there were.
+    pub opened: u64,
+}
+
+/// A connection, seen from both ends.
+#[derive(Debug)]
+pub struct Line {
+    pub client: usize,
+    /// The client's name for it.
+    pub id: ConnectionId,
+    /// To which node.
+    pub node: usize,
+    /// The node's process still has it.
+    pub node_open: bool,
+    /// The client still has it.
+    pub client_open: bool,
+    /// What is on its way to the node arrives no earlier.
+    pub late_until: Nanos,
+    /// Bytes keep their order, each way.
+    pub to_node: Nanos,
+    /// See `to_node`.
+    pub to_client: Nanos,
+    pub at_node: FrameDecoder,
+    pub at_client: FrameDecoder,
+    pub greeted: Option<ClientId>,
+    pub waiting: BTreeMap<u32, PartitionId>,
+    /// Of these, reads that take what is decided where they are asked.
+    pub stale: BTreeSet<u32>,
+    /// Of these, ranges that the node collects.
+    pub collects: BTreeSet<u32>,
+    pub ranges: BTreeMap<u32, Range>,
+    /// Parts of queries, by the client's number of the attempt.
+    pub parts: BTreeMap<(u32, PartitionId), Range>,
+}
+
+/// A range, or a part of a query, that streams.
+pub struct Range(pub RangeJob);
+
+impl std::fmt::Debug for Range {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Range")
+    }
+}
+
+impl Line {
+    /// A connection that is being opened.
+    pub fn new(client: usize, id: ConnectionId, node: usize, now: Nanos) -> Line {
+        Line {
+            client,
+            id,
+            node,
+            node_open: true,
+            client_open: true,
+            late_until: 0,
+            to_node: now,
+            to_client: now,
+            at_node: FrameDecoder::default(),
+            at_client: FrameDecoder::default(),
+            greeted: None,
+            waiting: BTreeMap::new(),
+            stale: BTreeSet::new(),
+            collects: BTreeSet::new(),
+            ranges: BTreeMap::new(),
+            parts: BTreeMap::new(),
+        }
+    }
+}
