@@ -1,4 +1,4 @@
-//! Faults of a run so far, and those that wait.
+//! What went wrong in a run so far, what waits for its moment, and the copies of disks.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

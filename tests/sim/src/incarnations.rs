@@ -1,4 +1,4 @@
-//! What a node knows of the boot ids of the others, and they of its own.
+//! Boot ids: whom a node has met, and whether its own process may speak.
 
 use std::collections::{BTreeMap, BTreeSet};
 
