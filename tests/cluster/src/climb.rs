@@ -1,4 +1,4 @@
-//! One client's ladder or token on real keys (`check/marks.rs`), and when it moves it.
+//! One client's ladder or token on real keys (`tests/check/src/marks.rs`), and when it moves it.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! Connections between clients and nodes: what `server/net/public.rs` does, without sockets and threads. Frames are the
-//! real ones, encoded and decoded on both sides.
+//! Connections between clients and nodes: what `server/src/worker_thread/connection` does, without sockets and threads.
+//! Frames are the real ones, encoded and decoded on both sides.
 
 use std::sync::Arc;
 

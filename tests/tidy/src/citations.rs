@@ -1,8 +1,9 @@
-//! Pages that code and documents cite (`protocol.md 4.2`, `hazards.md PX12`) exist, and so do their sections and rows.
+//! Pages that code and documents cite (`protocol.md 4.2`, `hazards.md PX12`) exist, and so do their sections and rows,
+//! and source files that comments and documents name by a path (`server/src/node.rs`).
 
 use std::collections::BTreeMap;
 
-use super::{Complaints, Source};
+use super::{Complaints, Source, is_rust, without_comment};
 
 /// Pages that programs write, and code names.
 const WRITTEN: &[&str] = &["versus.md"];
@@ -42,6 +43,43 @@ pub fn citations(sources: &[Source]) -> Complaints {
     }
     complaints.dedup();
     complaints
+}
+
+/// Source files that comments and pages name and that do not exist. A path has a slash, and ends as the path of some
+/// file does; `{a,b}` stands for `a` and `b`.
+pub fn cited_files(sources: &[Source]) -> Complaints {
+    let mut complaints = Complaints::new();
+    let files: Vec<String> =
+        sources.iter().filter(|source| is_rust(source)).map(|source| format!("/{}", source.path)).collect();
+    let exists = |name: &str| files.iter().any(|path| path.ends_with(&format!("/{name}")));
+    // The tests of this rule cite what does not exist.
+    for source in sources.iter().filter(|source| !source.path.ends_with("tests/tidy.rs")) {
+        for (index, line) in source.text.lines().enumerate() {
+            let prose = match is_rust(source) {
+                true => &line[without_comment(line).len()..],
+                false => line,
+            };
+            for name in prose.match_indices(".rs").flat_map(|(at, _)| files_before(&prose[..at], &prose[at + 3..])) {
+                if !exists(&name) {
+                    complaints.push(format!("{}:{}: {name} does not exist", source.path, index + 1));
+                }
+            }
+        }
+    }
+    complaints
+}
+
+/// The paths that end here with `.rs`; none for a file that is named without a directory.
+fn files_before(text: &str, behind: &str) -> Vec<String> {
+    if behind.starts_with(|c: char| c.is_alphanumeric() || c == '_') {
+        return Vec::new();
+    }
+    let (before, names) = match text.strip_suffix('}').and_then(|text| text.rsplit_once('{')) {
+        Some((before, names)) => (page_before(before), names),
+        None => ("", page_before(text)),
+    };
+    let paths = names.split(',').map(|name| format!("{before}{name}.rs"));
+    paths.map(|path| path.trim_start_matches(['.', '/']).to_owned()).filter(|path| path.contains('/')).collect()
 }
 
 /// The text in one line, without the marks of comments: citations are wrapped like all prose.

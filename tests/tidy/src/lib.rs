@@ -14,7 +14,7 @@ mod types;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-pub use citations::citations;
+pub use citations::{citations, cited_files};
 pub use failpoint_names::{FAILPOINTS_MIN, failpoint_names};
 pub use hazard_table::{HazardReport, directed_test, hazard_table};
 pub use manifests::{Metadata, crate_counts, imports, workspace_shape};

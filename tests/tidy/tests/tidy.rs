@@ -140,6 +140,21 @@ fn what_is_cited_exists() {
 }
 
 #[test]
+fn source_files_that_comments_and_pages_name_exist() {
+    none(tidy::cited_files(&sources()));
+    let places = [file("server/src/net/link.rs", ""), file("server/src/net/dial.rs", "")].concat();
+    let complaints = |path: &str, text: &str| tidy::cited_files(&[places.clone(), file(path, text)].concat()).len();
+    for right in ["// See `net/link.rs`.", "//! `server/src/net/{link,dial}.rs`", "let x = \"a/b.rs\";", "// In b.rs."]
+    {
+        assert_eq!(complaints("server/src/a.rs", right), 0, "{right}");
+    }
+    for wrong in ["// See net/public.rs.", "let x; // et/link.rs", "//! `server/src/net/{link,gone}.rs`"] {
+        assert_eq!(complaints("server/src/a.rs", wrong), 1, "{wrong}");
+    }
+    assert_eq!(complaints("README.md", "It is in `net/gone.rs`."), 1);
+}
+
+#[test]
 fn from_the_root_no_package_need_be_named() {
     none(tidy::workspace_shape(&sources()));
     let lints = "[lints]\nworkspace = true\n";

@@ -1,4 +1,4 @@
-//! Directed schedules: those of hazards.md 6 by name, beside A to F (`src/model/tickets/scripts.rs`). Each drives
+//! Directed schedules: those of hazards.md 6 by name, beside A to F (`tests/model/src/tickets/scripts.rs`). Each drives
 //! the world to where a planted bug goes wrong, as far as the protocol lets it; then everything must end well. P1, P2
 //! and so on own the keys 10.., 20.. .
 
