@@ -47,7 +47,6 @@ fn answer(frame: &Frame, address: &str, scratch: &mut BytesMut, out: &mut BytesM
                 value_bytes: VALUE_BYTES_MAX as u32,
                 inflight: 1024,
                 inflight_bytes: 16 << 20,
-                idle_ms: 30_000,
             };
             let node = Some(NodeIdentity { node: NodeId(1), incarnation: 1 });
             let cluster = Some(ClusterId(1));

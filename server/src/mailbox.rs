@@ -7,9 +7,6 @@
 
 use sync::{Arc, Bell, Queue};
 
-/// Inputs that one queue holds at most, unless the configuration says otherwise (`limits.mailbox`).
-pub const MAILBOX_INPUTS_MAX: usize = 4_096;
-
 /// Which of the two queues an input takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {

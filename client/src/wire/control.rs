@@ -88,8 +88,6 @@ pub struct Limits {
     pub inflight: u32,
     /// Their bytes.
     pub inflight_bytes: u64,
-    /// Milliseconds without a frame after which the node closes the connection.
-    pub idle_ms: u32,
 }
 
 /// Asks for the map.

@@ -268,7 +268,6 @@ fn greeting(cluster: Option<ClusterId>) -> HelloOk {
         value_bytes: VALUE_BYTES_MAX as u32,
         inflight: 1024,
         inflight_bytes: 16 << 20,
-        idle_ms: 30_000,
     };
     let node = cluster.map(|_| NodeIdentity { node: NodeId(1), incarnation: 1 });
     let map_version = MapVersion(u64::from(cluster.is_some()));

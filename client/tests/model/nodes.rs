@@ -88,7 +88,6 @@ impl World {
                     value_bytes: VALUE_BYTES_MAX as u32,
                     inflight: 1024,
                     inflight_bytes: 16 << 20,
-                    idle_ms: 30_000,
                 };
                 let hello = HelloOk {
                     protocol: *coppice_client::wire::PROTOCOL.end(),

@@ -58,7 +58,6 @@ pub fn hello_of(node: u32, map_version: MapVersion) -> Frame {
         value_bytes: 1 << 20,
         inflight: 64,
         inflight_bytes: 1 << 20,
-        idle_ms: 0,
     };
     let ok = HelloOk {
         protocol: *PROTOCOL.end(),

@@ -104,7 +104,7 @@ pub enum Command {
 pub enum TargetName {
     /// Coppice, through its client library
     Native,
-    /// Anything that speaks RESP: Redis, or Coppice's own door
+    /// Any server that speaks RESP, such as Redis
     Resp,
 }
 

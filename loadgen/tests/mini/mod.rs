@@ -120,7 +120,6 @@ impl State {
                         value_bytes: VALUE_BYTES_MAX as u32,
                         inflight: 1_024,
                         inflight_bytes: 16 << 20,
-                        idle_ms: 30_000,
                     },
                 };
                 encode_control(out, Kind::HelloOk, stream, &ok);

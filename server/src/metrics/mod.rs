@@ -428,11 +428,6 @@ impl Partition {
         Peer(Arc::clone(self.peers().entry(Label::of(node)).or_default()))
     }
 
-    /// Forgets the replica of a node that left; its series end.
-    pub fn forget_peer(&self, node: impl Display) {
-        self.peers().remove(&Label::of(node));
-    }
-
     fn peers(&self) -> MutexGuard<'_, BTreeMap<Label, Arc<PeerCells>>> {
         self.0.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -377,7 +377,6 @@ pub fn answers() -> Vec<Shape> {
         value_bytes: 1 << 20,
         inflight: 1_024,
         inflight_bytes: 16 << 20,
-        idle_ms: 0,
     };
     let node = Some(NodeIdentity { node: NodeId(2), incarnation: 3 });
     let greeting = HelloOk {

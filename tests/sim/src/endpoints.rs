@@ -164,7 +164,6 @@ impl World {
                 value_bytes: 1 << 20,
                 inflight: 1_024,
                 inflight_bytes: 16 << 20,
-                idle_ms: 0,
             },
         };
         encode_control(out, Kind::HelloOk, stream, &hello);

@@ -1,4 +1,4 @@
-//! A store that speaks RESP: Redis, or our own door. Pipelined over a few connections of one thread.
+//! Any server that speaks RESP, such as Redis. Pipelined over a few connections of one thread.
 
 pub mod codec;
 
@@ -296,7 +296,7 @@ impl Connection {
     }
 }
 
-/// Our own door's words; any other error is a sure one.
+/// How a request ended, by the first word of its error: any word that is not listed here is a sure error.
 fn end_of(text: &str, error: &mut Option<String>) -> End {
     // Servers quote what they were sent: keys are bytes, not text.
     error.get_or_insert_with(|| text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect());

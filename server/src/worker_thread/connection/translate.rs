@@ -72,7 +72,6 @@ pub fn greet(shared: &Shared, hello: &Hello) -> Result<HelloOk, Refused> {
             value_bytes: VALUE_BYTES_MAX as u32,
             inflight: u32::try_from(limits.inflight).unwrap_or(u32::MAX),
             inflight_bytes: limits.inflight_bytes,
-            idle_ms: 0,
         },
     })
 }
