@@ -18,11 +18,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 fn map(address: &str) -> PartitionMap {
     let replica = ReplicaInfo { replica: ReplicaId(1), node: NodeId(1), role: Role::Voter };
-    let border = |n: u8| bytes::Bytes::from(vec![n * 64]);
+    let boundary = |n: u8| bytes::Bytes::from(vec![n * 64]);
     let entry = |n: u8| Entry {
         partition: PartitionId(u32::from(n) + 1),
-        low: if n == 0 { bytes::Bytes::new() } else { border(n) },
-        high: (n < 3).then(|| border(n + 1)),
+        low: if n == 0 { bytes::Bytes::new() } else { boundary(n) },
+        high: (n < 3).then(|| boundary(n + 1)),
         version: MapVersion(1),
         replicas: vec![replica],
     };

@@ -253,10 +253,10 @@ impl Admin {
         self.verb(AdminRequest::LogLevel { spec: spec.into() }).await.map(|_| ())
     }
 
-    /// Hands the leadership of a partition over; how long nobody led.
+    /// Transfers the leadership of a partition; returns how long nobody led.
     ///
     /// # Errors
-    /// [`AdminError::TimedOut`]: the old leader goes on, or hands over later.
+    /// [`AdminError::TimedOut`]: the old leader goes on, or the transfer ends later.
     pub async fn transfer_leader(
         &self,
         partition: PartitionId,

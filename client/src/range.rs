@@ -240,9 +240,9 @@ impl RangeStream {
             if rest.scan.reverse {
                 piece.low = entry.low.clone();
                 left = Some(Range { high: Some(entry.low.clone()), ..rest });
-            } else if let Some(border) = &entry.high {
-                piece.high = Some(border.clone());
-                left = Some(Range { low: border.clone(), ..rest });
+            } else if let Some(boundary) = &entry.high {
+                piece.high = Some(boundary.clone());
+                left = Some(Range { low: boundary.clone(), ..rest });
             }
         }
         let left_of = |limit: u64, used: u64| limit.saturating_sub(if limit > 0 { used } else { 0 });

@@ -21,8 +21,8 @@ fn start(seed: u64, chaos: Chaos, queries: QueryChaos, range_credit: u32) -> Run
     start_with(seed, chaos, queries, range_credit, &["g", "n"])
 }
 
-fn start_with(seed: u64, chaos: Chaos, queries: QueryChaos, range_credit: u32, borders: &[&'static str]) -> Run {
-    let mut world = World::new(seed, chaos, borders);
+fn start_with(seed: u64, chaos: Chaos, queries: QueryChaos, range_credit: u32, boundaries: &[&'static str]) -> Run {
+    let mut world = World::new(seed, chaos, boundaries);
     world.queries.chaos = queries;
     world.queries.read_pause = Some(Duration::ZERO);
     for n in 0..600 {
@@ -84,10 +84,10 @@ fn parts_that_come_before_the_cut_are_kept() {
 
 #[test]
 fn a_query_over_many_partitions_is_whole_whenever_its_cut_comes() {
-    let borders: Vec<&str> = "b c d e f g h i j k l m n o p q r s t u v w x y z".split(' ').collect();
+    let boundaries: Vec<&str> = "b c d e f g h i j k l m n o p q r s t u v w x y z".split(' ').collect();
     for (seed, late_cut) in (0..20).zip([0, 300, 1000].into_iter().cycle()) {
         let queries = QueryChaos { late_cut, ..QueryChaos::default() };
-        let mut run = start_with(seed, CALM, queries, 1 << 20, &borders);
+        let mut run = start_with(seed, CALM, queries, 1 << 20, &boundaries);
         ask(&mut run, 1, "", None);
         run.run_for(Duration::from_secs(1));
         for (token, reverse) in [(2, false), (3, true)] {

@@ -1,4 +1,4 @@
-//! What goes to stdout. A reader that has gone has what it wanted; any other trouble is told at the end, once.
+//! What goes to stdout. A reader that has gone has what it wanted; any other error is told at the end, once.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};

@@ -19,22 +19,22 @@ const P1: PartitionId = PartitionId(1);
 const P2: PartitionId = PartitionId(2);
 const P3: PartitionId = PartitionId(3);
 
-struct Desk {
+struct CoordinatorHost {
     coordinator: Coordinator,
     now: Time,
 }
 
-impl Desk {
+impl CoordinatorHost {
     /// A coordinator that leads in ballot 1 over three partitions, whose first tickets ~1.1 to ~1.3 are released.
-    fn open(settings: CoordinatorSettings) -> Desk {
-        let mut desk = Desk { coordinator: Coordinator::new(settings), now: Time::from_millis(1) };
-        desk.step(lead(1, &[P1, P2, P3]));
+    fn open(settings: CoordinatorSettings) -> CoordinatorHost {
+        let mut host = CoordinatorHost { coordinator: Coordinator::new(settings), now: Time::from_millis(1) };
+        host.step(lead(1, &[P1, P2, P3]));
         for (partition, n) in [(P1, 1), (P2, 2), (P3, 3)] {
-            desk.step(placed(partition, 1, n));
+            host.step(placed(partition, 1, n));
         }
-        let effects = desk.step(Input::Confirmed(ConfirmToken(3)));
+        let effects = host.step(Input::Confirmed(ConfirmToken(3)));
         assert_eq!(effects, [released(P1, 1, 1), released(P2, 1, 2), released(P3, 1, 3)]);
-        desk
+        host
     }
 
     fn step(&mut self, input: Input) -> Vec<Effect> {
@@ -99,34 +99,34 @@ fn aborted(query: u64, why: Abort) -> Effect {
 #[test]
 fn a_new_ballot_begins_with_an_empty_ticket_for_every_partition() {
     // protocol.md 4.2: "its first act is an empty ticket of its own for every partition (`Place` with `prev` none)".
-    let mut desk = Desk { coordinator: Coordinator::new(CoordinatorSettings::default()), now: Time::ZERO };
+    let mut host = CoordinatorHost { coordinator: Coordinator::new(CoordinatorSettings::default()), now: Time::ZERO };
     let first = [(P1, 1), (P2, 2), (P3, 3)].map(|(partition, n)| place(partition, n, None, Work::Nothing));
-    assert_eq!(desk.step(lead(1, &[P1, P2, P3])), first);
+    assert_eq!(host.step(lead(1, &[P1, P2, P3])), first);
 }
 
 #[test]
 fn a_query_walks_from_its_ticket_to_its_completion() {
     // protocol.md 4, the table.
-    let mut desk = Desk::open(CoordinatorSettings::default());
-    let effects = desk.step(query(7, &[P1, P2]));
+    let mut host = CoordinatorHost::open(CoordinatorSettings::default());
+    let effects = host.step(query(7, &[P1, P2]));
     let places = [place(P1, 4, Some(1), queries(&[7])), place(P2, 4, Some(2), queries(&[7])), cut(7, 4)];
     assert_eq!(effects, places);
     // Every Placed is answered with the watermark, which has not moved.
-    assert_eq!(desk.step(placed(P2, 1, 4)), [released(P2, 1, 2)]);
-    assert_eq!(desk.step(placed(P1, 1, 4)), [Effect::Confirm(ConfirmToken(4)), released(P1, 1, 1)]);
-    let effects = desk.step(Input::Confirmed(ConfirmToken(4)));
+    assert_eq!(host.step(placed(P2, 1, 4)), [released(P2, 1, 2)]);
+    assert_eq!(host.step(placed(P1, 1, 4)), [Effect::Confirm(ConfirmToken(4)), released(P1, 1, 1)]);
+    let effects = host.step(Input::Confirmed(ConfirmToken(4)));
     assert_eq!(effects, [released(P1, 1, 4), released(P2, 1, 4), complete(7, 4)]);
-    assert_eq!(desk.coordinator.in_flight(), (0, 0));
+    assert_eq!(host.coordinator.in_flight(), (0, 0));
 }
 
 #[test]
 fn queries_that_come_while_a_round_is_out_share_the_next_ticket() {
-    let mut desk = Desk::open(CoordinatorSettings::default());
-    desk.step(query(1, &[P1, P2]));
-    assert_eq!(desk.step(query(2, &[P1, P2])), []);
-    assert_eq!(desk.step(query(3, &[P2, P3])), []);
-    desk.step(placed(P1, 1, 4));
-    let effects = desk.step(placed(P2, 1, 4));
+    let mut host = CoordinatorHost::open(CoordinatorSettings::default());
+    host.step(query(1, &[P1, P2]));
+    assert_eq!(host.step(query(2, &[P1, P2])), []);
+    assert_eq!(host.step(query(3, &[P2, P3])), []);
+    host.step(placed(P1, 1, 4));
+    let effects = host.step(placed(P2, 1, 4));
     let next = [
         place(P1, 5, Some(4), queries(&[2])),
         place(P2, 5, Some(4), queries(&[2, 3])),
@@ -139,83 +139,83 @@ fn queries_that_come_while_a_round_is_out_share_the_next_ticket() {
 
 #[test]
 fn a_query_waits_for_rounds_at_other_partitions_no_longer_than_one_takes() {
-    let mut desk = Desk::open(CoordinatorSettings::default());
-    desk.step(query(1, &[P1, P2]));
-    desk.after(4, placed(P1, 1, 4));
-    desk.step(placed(P2, 1, 4));
+    let mut host = CoordinatorHost::open(CoordinatorSettings::default());
+    host.step(query(1, &[P1, P2]));
+    host.after(4, placed(P1, 1, 4));
+    host.step(placed(P2, 1, 4));
     // A round takes 4 ms now. The next is out at p1 only.
-    assert_eq!(desk.step(query(2, &[P1])).last(), Some(&cut(2, 5)));
-    assert_eq!(desk.after(1, query(3, &[P2, P3])), []);
-    assert_eq!(desk.coordinator.deadline(), Some(desk.now + Duration::from_millis(4)));
-    assert_eq!(desk.after(1, query(4, &[P1, P3])), []);
-    let effects = desk.after(1, placed(P1, 1, 5));
+    assert_eq!(host.step(query(2, &[P1])).last(), Some(&cut(2, 5)));
+    assert_eq!(host.after(1, query(3, &[P2, P3])), []);
+    assert_eq!(host.coordinator.deadline(), Some(host.now + Duration::from_millis(4)));
+    assert_eq!(host.after(1, query(4, &[P1, P3])), []);
+    let effects = host.after(1, placed(P1, 1, 5));
     assert!(effects.contains(&cut(3, 6)) && effects.contains(&cut(4, 6)), "one ticket for both: {effects:?}");
     // p1 is slow: q5 goes after 4 ms by itself, q6, which reads p1, does not.
-    assert_eq!(desk.step(query(6, &[P1, P2])), []);
-    desk.step(placed(P2, 1, 6));
-    desk.step(placed(P3, 1, 6));
-    assert_eq!(desk.step(query(5, &[P2, P3])), []);
-    assert_eq!(desk.after(3, Input::Tick), []);
-    let effects = desk.after(1, Input::Tick);
+    assert_eq!(host.step(query(6, &[P1, P2])), []);
+    host.step(placed(P2, 1, 6));
+    host.step(placed(P3, 1, 6));
+    assert_eq!(host.step(query(5, &[P2, P3])), []);
+    assert_eq!(host.after(3, Input::Tick), []);
+    let effects = host.after(1, Input::Tick);
     assert!(effects.contains(&cut(5, 7)), "{effects:?}");
     assert!(!effects.contains(&cut(6, 7)), "{effects:?}");
 }
 
 #[test]
 fn a_slow_partition_holds_up_nobody_who_does_not_read_it() {
-    let mut desk = Desk::open(CoordinatorSettings::default());
-    desk.step(query(1, &[P2, P3]));
-    desk.step(placed(P2, 1, 4));
+    let mut host = CoordinatorHost::open(CoordinatorSettings::default());
+    host.step(query(1, &[P2, P3]));
+    host.step(placed(P2, 1, 4));
     // p3 is slow. A query over p1 and p2 does not wait for its round, though its release waits for its turn at p2.
-    let effects = desk.step(query(2, &[P1, P2]));
+    let effects = host.step(query(2, &[P1, P2]));
     assert_eq!(effects.last(), Some(&cut(2, 5)));
-    desk.step(placed(P1, 1, 5));
-    assert_eq!(desk.step(placed(P2, 1, 5)), [Effect::Confirm(ConfirmToken(4)), released(P2, 1, 2)]);
-    assert_eq!(desk.step(Input::Confirmed(ConfirmToken(4))), [], "q2 does not head p2's queue");
-    desk.step(placed(P3, 1, 4));
-    let effects = desk.step(Input::Confirmed(ConfirmToken(5)));
+    host.step(placed(P1, 1, 5));
+    assert_eq!(host.step(placed(P2, 1, 5)), [Effect::Confirm(ConfirmToken(4)), released(P2, 1, 2)]);
+    assert_eq!(host.step(Input::Confirmed(ConfirmToken(4))), [], "q2 does not head p2's queue");
+    host.step(placed(P3, 1, 4));
+    let effects = host.step(Input::Confirmed(ConfirmToken(5)));
     assert!(effects.contains(&complete(1, 4)) && effects.contains(&complete(2, 5)), "{effects:?}");
 }
 
 #[test]
 fn a_confirmation_begun_before_the_last_placed_does_not_count() {
     // The release rule of protocol.md 4, hazards.md TK5.
-    let mut desk = Desk::open(CoordinatorSettings::default());
-    desk.step(query(1, &[P1]));
-    desk.step(query(2, &[P2, P3]));
-    assert_eq!(desk.step(placed(P1, 1, 4))[0], Effect::Confirm(ConfirmToken(4)));
-    desk.step(placed(P2, 1, 5));
-    assert_eq!(desk.step(placed(P3, 1, 5))[0], Effect::Confirm(ConfirmToken(5)));
-    let effects = desk.step(Input::Confirmed(ConfirmToken(4)));
+    let mut host = CoordinatorHost::open(CoordinatorSettings::default());
+    host.step(query(1, &[P1]));
+    host.step(query(2, &[P2, P3]));
+    assert_eq!(host.step(placed(P1, 1, 4))[0], Effect::Confirm(ConfirmToken(4)));
+    host.step(placed(P2, 1, 5));
+    assert_eq!(host.step(placed(P3, 1, 5))[0], Effect::Confirm(ConfirmToken(5)));
+    let effects = host.step(Input::Confirmed(ConfirmToken(4)));
     assert_eq!(effects, [released(P1, 1, 4), complete(1, 4)]);
-    assert_eq!(desk.step(Input::Confirmed(ConfirmToken(99))), [], "a token that nobody asked for");
-    assert!(desk.step(Input::Confirmed(ConfirmToken(5))).contains(&complete(2, 5)));
+    assert_eq!(host.step(Input::Confirmed(ConfirmToken(99))), [], "a token that nobody asked for");
+    assert!(host.step(Input::Confirmed(ConfirmToken(5))).contains(&complete(2, 5)));
 }
 
 #[test]
 fn a_partition_that_does_not_place_costs_the_others_one_timeout() {
     // protocol.md 4.1.
-    let mut desk = Desk::open(CoordinatorSettings::default());
-    desk.step(query(1, &[P2, P3]));
-    desk.step(placed(P2, 1, 4));
-    desk.after(100, query(2, &[P1, P2]));
-    desk.step(placed(P1, 1, 5));
-    desk.step(placed(P2, 1, 5));
-    desk.step(Input::Confirmed(ConfirmToken(4)));
-    desk.step(query(3, &[P1, P3]));
-    let effects = desk.after(50, Input::Tick);
+    let mut host = CoordinatorHost::open(CoordinatorSettings::default());
+    host.step(query(1, &[P2, P3]));
+    host.step(placed(P2, 1, 4));
+    host.after(100, query(2, &[P1, P2]));
+    host.step(placed(P1, 1, 5));
+    host.step(placed(P2, 1, 5));
+    host.step(Input::Confirmed(ConfirmToken(4)));
+    host.step(query(3, &[P1, P3]));
+    let effects = host.after(50, Input::Tick);
     let expected = [aborted(1, Abort::Unplaced(P3)), released(P2, 1, 4), released(P3, 1, 4)];
     assert_eq!(effects[..3], expected);
     // q3 waited for that round; q2 stood behind it and is released by the same step.
     assert!(effects.contains(&aborted(3, Abort::Unplaced(P3))), "{effects:?}");
     assert!(effects.contains(&complete(2, 5)), "{effects:?}");
-    assert_eq!(desk.step(query(4, &[P2, P3])), [aborted(4, Abort::Unplaced(P3))]);
-    assert!(desk.coordinator.is_late(P3));
+    assert_eq!(host.step(query(4, &[P2, P3])), [aborted(4, Abort::Unplaced(P3))]);
+    assert!(host.coordinator.is_late(P3));
     // The voided ticket stays in the chain, with nothing to do, and is sent again until it is placed.
-    let effects = desk.after(150, Input::Tick);
+    let effects = host.after(150, Input::Tick);
     assert_eq!(effects, [place(P3, 4, Some(3), Work::Nothing)]);
-    assert_eq!(desk.step(placed(P3, 1, 4)), [released(P3, 1, 4)]);
-    let effects = desk.step(query(5, &[P2, P3]));
+    assert_eq!(host.step(placed(P3, 1, 4)), [released(P3, 1, 4)]);
+    let effects = host.step(query(5, &[P2, P3]));
     assert_eq!(effects[1], place(P3, 6, Some(4), queries(&[5])));
 }
 
@@ -223,7 +223,7 @@ fn a_partition_that_does_not_place_costs_the_others_one_timeout() {
 fn a_place_that_came_before_the_one_it_follows_is_sent_again_once_that_is_placed() {
     // Simulator, seed 5998: after a bad time many are not placed, and the network shuffles each repetition. One was
     // placed per repetition, and those grow apart.
-    let mut desk = Desk::open(CoordinatorSettings::default());
+    let mut host = CoordinatorHost::open(CoordinatorSettings::default());
     let change = |id: u64, map: u64| Change {
         id: ChangeId(id),
         map: MapVersion(map),
@@ -232,16 +232,16 @@ fn a_place_that_came_before_the_one_it_follows_is_sent_again_once_that_is_placed
         payload: Bytes::from_static(b"change"),
     };
     let work = |id: u64| Work::Change { id: ChangeId(id), payload: Bytes::from_static(b"change") };
-    (2..5).for_each(|id| drop(desk.step(Input::Change(change(id, id)))));
+    (2..5).for_each(|id| drop(host.step(Input::Change(change(id, id)))));
     // In time, nothing is sent twice: the rest is on its way.
-    let effects = desk.step(placed(P1, 1, 4));
+    let effects = host.step(placed(P1, 1, 4));
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Place { .. })), "{effects:?}");
     let rest = [place(P1, 5, Some(4), work(3)), place(P1, 6, Some(5), work(4))];
-    let effects = desk.after(50, Input::Tick);
+    let effects = host.after(50, Input::Tick);
     assert!(effects.contains(&rest[0]), "{effects:?}");
-    let effects = desk.step(placed(P1, 1, 5));
+    let effects = host.step(placed(P1, 1, 5));
     assert!(effects.contains(&rest[1]), "{effects:?}");
-    let effects = desk.step(placed(P1, 1, 6));
+    let effects = host.step(placed(P1, 1, 6));
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Place { .. })), "{effects:?}");
 }
 
@@ -249,66 +249,67 @@ fn a_place_that_came_before_the_one_it_follows_is_sent_again_once_that_is_placed
 fn a_partition_that_was_away_does_not_stretch_the_measured_round() {
     // Simulator, seed 10442: tickets that had waited seconds for a partition's leader were measured as rounds of
     // seconds, and what was to be repeated after 50 ms came after eight seconds.
-    let mut desk = Desk::open(CoordinatorSettings::default());
-    desk.step(query(1, &[P2, P3]));
-    desk.step(placed(P2, 1, 4));
+    let mut host = CoordinatorHost::open(CoordinatorSettings::default());
+    host.step(query(1, &[P2, P3]));
+    host.step(placed(P2, 1, 4));
     let sends = |effects: &[Effect]| effects.iter().any(|effect| matches!(effect, Effect::Place { .. }));
     let mut since_sent = 0;
     for _ in 0..1_000 {
-        since_sent = if sends(&desk.after(10, Input::Tick)) { 0 } else { since_sent + 10 };
+        since_sent = if sends(&host.after(10, Input::Tick)) { 0 } else { since_sent + 10 };
     }
     // It comes back between two repetitions. Which of them it answers is not known: the next wait is twice as long.
-    while !sends(&desk.after(10, Input::Tick)) {}
-    desk.after(2, placed(P3, 1, 4));
-    desk.step(query(2, &[P3]));
-    assert!(!sends(&desk.after(99, Input::Tick)));
-    assert!(sends(&desk.after(1, Input::Tick)), "repeated after twice place_resend");
-    desk.after(2, placed(P3, 1, 5));
+    while !sends(&host.after(10, Input::Tick)) {}
+    host.after(2, placed(P3, 1, 4));
+    host.step(query(2, &[P3]));
+    assert!(!sends(&host.after(99, Input::Tick)));
+    assert!(sends(&host.after(1, Input::Tick)), "repeated after twice place_resend");
+    host.after(2, placed(P3, 1, 5));
     // Two in time: nothing is left of it.
     for (id, n) in [(3, 6), (4, 7)] {
-        desk.step(query(id, &[P3]));
-        desk.after(2, placed(P3, 1, n));
+        host.step(query(id, &[P3]));
+        host.after(2, placed(P3, 1, n));
     }
-    desk.step(query(5, &[P3]));
-    assert!(!sends(&desk.after(49, Input::Tick)));
-    assert!(sends(&desk.after(1, Input::Tick)), "repeated after place_resend");
+    host.step(query(5, &[P3]));
+    assert!(!sends(&host.after(49, Input::Tick)));
+    assert!(sends(&host.after(1, Input::Tick)), "repeated after place_resend");
 }
 
 #[test]
 fn a_round_little_longer_than_the_repetition_is_measured_before_all_of_them_are_aborted() {
     // Simulator, seed 11014: every ticket was repeated after 50 ms and placed after 57. Measured since the repetition
     // that was 7 ms, so that neither it nor the timeout of 66 ms grew, and no confirmation came in time.
-    let mut desk = Desk::open(CoordinatorSettings { place_timeout: Duration::from_millis(66), ..Default::default() });
+    let mut host =
+        CoordinatorHost::open(CoordinatorSettings { place_timeout: Duration::from_millis(66), ..Default::default() });
     let mut ends = Vec::new();
     for id in 1..10 {
-        let mut effects = desk.step(query(id, &[P1, P2]));
-        (0..57).for_each(|_| effects.extend(desk.after(1, Input::Tick)));
-        effects.extend(desk.step(placed(P1, 1, 3 + id)));
-        effects.extend(desk.step(placed(P2, 1, 3 + id)));
+        let mut effects = host.step(query(id, &[P1, P2]));
+        (0..57).for_each(|_| effects.extend(host.after(1, Input::Tick)));
+        effects.extend(host.step(placed(P1, 1, 3 + id)));
+        effects.extend(host.step(placed(P2, 1, 3 + id)));
         let asked = effects.iter().filter_map(|effect| match effect {
             Effect::Confirm(token) => Some(*token),
             _ => None,
         });
         let asked = asked.max();
-        (0..12).for_each(|_| effects.extend(desk.after(1, Input::Tick)));
-        effects.extend(asked.into_iter().flat_map(|token| desk.step(Input::Confirmed(token))));
+        (0..12).for_each(|_| effects.extend(host.after(1, Input::Tick)));
+        effects.extend(asked.into_iter().flat_map(|token| host.step(Input::Confirmed(token))));
         ends.push(effects.iter().any(|effect| matches!(effect, Effect::Complete { .. })));
     }
     assert!(ends[4..].iter().all(|completed| *completed), "{ends:?}");
 }
 
 /// Queries over P1 and P2, one after the other, whose rounds `play` plays: the last of them that was aborted.
-fn last_aborted(mut play: impl FnMut(&mut Desk, u64) -> Vec<Effect>) -> u64 {
-    let mut desk = Desk::open(CoordinatorSettings::default());
+fn last_aborted(mut play: impl FnMut(&mut CoordinatorHost, u64) -> Vec<Effect>) -> u64 {
+    let mut host = CoordinatorHost::open(CoordinatorSettings::default());
     let mut aborted = 0;
     for id in 1..40 {
-        let mut effects = desk.step(query(id, &[P1, P2]));
-        effects.extend(play(&mut desk, id));
+        let mut effects = host.step(query(id, &[P1, P2]));
+        effects.extend(play(&mut host, id));
         let asked = effects.iter().filter_map(|effect| match effect {
             Effect::Confirm(token) => Some(Input::Confirmed(*token)),
             _ => None,
         });
-        asked.collect::<Vec<_>>().into_iter().for_each(|confirmed| effects.extend(desk.step(confirmed)));
+        asked.collect::<Vec<_>>().into_iter().for_each(|confirmed| effects.extend(host.step(confirmed)));
         let ends = |effect: &Effect| matches!(effect, Effect::Aborted { .. });
         aborted = if effects.iter().any(ends) { id } else { aborted };
     }
@@ -320,9 +321,9 @@ fn a_round_longer_than_the_repetition_is_measured_all_the_same() {
     // Every ticket is repeated before it is placed. What was measured since the last sending is too little, but it
     // stretches the next repetition, until one is placed in time.
     let round = 400;
-    let aborted = last_aborted(|desk, id| {
-        let mut effects: Vec<Effect> = (0..round).flat_map(|_| desk.after(1, Input::Tick)).collect();
-        [P1, P2].into_iter().for_each(|partition| effects.extend(desk.step(placed(partition, 1, 3 + id))));
+    let aborted = last_aborted(|host, id| {
+        let mut effects: Vec<Effect> = (0..round).flat_map(|_| host.after(1, Input::Tick)).collect();
+        [P1, P2].into_iter().for_each(|partition| effects.extend(host.step(placed(partition, 1, 3 + id))));
         effects
     });
     assert!(aborted < 20, "still aborted: q{aborted}");
@@ -332,12 +333,12 @@ fn a_round_longer_than_the_repetition_is_measured_all_the_same() {
 fn rounds_of_disks_that_are_quick_and_slow_by_turns_are_measured() {
     // Simulator, seed 703282: flushes took 20 to 240 ms. Whichever partition was quick forgot how slow it had been, so
     // that its next ticket was repeated and not measured, and every query was aborted.
-    let aborted = last_aborted(|desk, id| {
+    let aborted = last_aborted(|host, id| {
         let (quick, slow) = if id % 2 == 0 { (P2, P1) } else { (P1, P2) };
         let mut effects = Vec::new();
         for (length, partition) in [(30, quick), (150, slow)] {
-            (0..length).for_each(|_| effects.extend(desk.after(1, Input::Tick)));
-            effects.extend(desk.step(placed(partition, 1, 3 + id)));
+            (0..length).for_each(|_| effects.extend(host.after(1, Input::Tick)));
+            effects.extend(host.step(placed(partition, 1, 3 + id)));
         }
         effects
     });
@@ -348,11 +349,12 @@ fn rounds_of_disks_that_are_quick_and_slow_by_turns_are_measured() {
 fn a_repetition_by_time_is_the_oldest_alone_and_what_is_placed_doubles_it() {
     // Simulator, seed 10442: a leader that had room for two took the first two of nine that the network had shuffled.
     // They followed something it had not placed, so they did not count, and it refused the one that would have.
-    let mut desk = Desk::open(CoordinatorSettings { place_timeout: Duration::from_secs(60), ..Default::default() });
+    let mut host =
+        CoordinatorHost::open(CoordinatorSettings { place_timeout: Duration::from_secs(60), ..Default::default() });
     for map in 2..22 {
         let partitions = BTreeSet::from([P1]);
         let change = Change { id: ChangeId(map), map: MapVersion(map), partitions, first: None, payload: Bytes::new() };
-        desk.step(Input::Change(change));
+        host.step(Input::Change(change));
     }
     let again = |effects: Vec<Effect>| -> Vec<u64> {
         let places = effects.into_iter().filter_map(|effect| match effect {
@@ -361,30 +363,30 @@ fn a_repetition_by_time_is_the_oldest_alone_and_what_is_placed_doubles_it() {
         });
         places.collect()
     };
-    let first_after = |desk: &mut Desk, millis| again(desk.after(millis, Input::Tick));
-    assert_eq!(first_after(&mut desk, 50), [4]);
-    assert_eq!(first_after(&mut desk, 100), [4]);
-    assert_eq!(again(desk.step(placed(P1, 1, 4))), [5, 6]);
+    let first_after = |host: &mut CoordinatorHost, millis| again(host.after(millis, Input::Tick));
+    assert_eq!(first_after(&mut host, 50), [4]);
+    assert_eq!(first_after(&mut host, 100), [4]);
+    assert_eq!(again(host.step(placed(P1, 1, 4))), [5, 6]);
     // Both came, but the later one first: only the earlier counted.
-    assert_eq!(again(desk.step(placed(P1, 1, 5))), [6]);
-    assert_eq!(again(desk.step(placed(P1, 1, 6))), [7, 8]);
-    assert_eq!(again(desk.step(placed(P1, 1, 8))), [9, 10, 11, 12]);
+    assert_eq!(again(host.step(placed(P1, 1, 5))), [6]);
+    assert_eq!(again(host.step(placed(P1, 1, 6))), [7, 8]);
+    assert_eq!(again(host.step(placed(P1, 1, 8))), [9, 10, 11, 12]);
     // Nothing came of that: again with one.
-    assert_eq!(first_after(&mut desk, 100), [9]);
+    assert_eq!(first_after(&mut host, 100), [9]);
     // A new leader has seen none of them.
-    assert_eq!(again(desk.step(Input::Resend(P1))), (9..24).collect::<Vec<_>>());
-    assert_eq!(again(desk.step(placed(P1, 1, 23))), []);
+    assert_eq!(again(host.step(Input::Resend(P1))), (9..24).collect::<Vec<_>>());
+    assert_eq!(again(host.step(placed(P1, 1, 23))), []);
     // What is new goes out once.
-    desk.step(query(1, &[P1, P2]));
-    assert_eq!(again(desk.step(placed(P1, 1, 24))), []);
+    host.step(query(1, &[P1, P2]));
+    assert_eq!(again(host.step(placed(P1, 1, 24))), []);
 }
 
 #[test]
 fn a_split_waits_for_parent_and_child_and_is_never_voided() {
     // protocol.md 8: "the ticket has both as destinations and is released when p' serves too".
-    let (mut desk, child) = (Desk::open(CoordinatorSettings::default()), PartitionId(4));
-    desk.step(query(1, &[P1, P2]));
-    desk.step(query(2, &[P1, P2]));
+    let (mut host, child) = (CoordinatorHost::open(CoordinatorSettings::default()), PartitionId(4));
+    host.step(query(1, &[P1, P2]));
+    host.step(query(2, &[P1, P2]));
     let change = Change {
         id: ChangeId(9),
         map: MapVersion(2),
@@ -393,7 +395,7 @@ fn a_split_waits_for_parent_and_child_and_is_never_voided() {
         payload: Bytes::from_static(b"split"),
     };
     let work = Work::Change { id: ChangeId(9), payload: Bytes::from_static(b"split") };
-    let effects = desk.step(Input::Change(change.clone()));
+    let effects = host.step(Input::Change(change.clone()));
     // What was cut by the map before the split goes before it.
     let expected = [
         place(P1, 5, Some(4), queries(&[2])),
@@ -403,57 +405,57 @@ fn a_split_waits_for_parent_and_child_and_is_never_voided() {
         place(child, 6, None, work),
     ];
     assert_eq!(effects, expected);
-    assert_eq!(desk.step(Input::Change(change)), [], "given twice");
+    assert_eq!(host.step(Input::Change(change)), [], "given twice");
     let stale = Effect::Refused { query: QueryId(3), why: Refusal::MapChanged { map: MapVersion(2) } };
-    assert_eq!(desk.step(query(3, &[P1, P2])), [stale]);
-    desk.step(placed(P1, 1, 6));
-    desk.step(placed(P2, 1, 5));
-    let effects = desk.step(Input::Confirmed(ConfirmToken(4)));
+    assert_eq!(host.step(query(3, &[P1, P2])), [stale]);
+    host.step(placed(P1, 1, 6));
+    host.step(placed(P2, 1, 5));
+    let effects = host.step(Input::Confirmed(ConfirmToken(4)));
     assert!(effects.contains(&complete(2, 5)), "{effects:?}");
     let parts = BTreeMap::from([(P2, share(4)), (child, share(4))]);
-    let effects = desk.step(Input::Query(Query { id: QueryId(4), map: MapVersion(2), parts }));
+    let effects = host.step(Input::Query(Query { id: QueryId(4), map: MapVersion(2), parts }));
     assert!(effects.contains(&place(child, 7, Some(6), queries(&[4]))), "{effects:?}");
-    desk.step(placed(P2, 1, 7));
-    let effects = desk.after(150, Input::Tick);
+    host.step(placed(P2, 1, 7));
+    let effects = host.after(150, Input::Tick);
     assert!(effects.contains(&aborted(4, Abort::Unplaced(child))), "{effects:?}");
     // At p2 it was the next in the queue; at the child it stood behind the split, which is not voided.
     assert!(effects.contains(&released(P2, 1, 7)), "{effects:?}");
     assert!(!effects.contains(&released(child, 1, 7)), "{effects:?}");
-    assert_eq!(desk.step(placed(child, 1, 6))[0], Effect::Confirm(ConfirmToken(5)));
-    let effects = desk.step(Input::Confirmed(ConfirmToken(5)));
+    assert_eq!(host.step(placed(child, 1, 6))[0], Effect::Confirm(ConfirmToken(5)));
+    let effects = host.step(Input::Confirmed(ConfirmToken(5)));
     assert!(effects.contains(&Effect::Changed { id: ChangeId(9), ticket: ticket(1, 6) }), "{effects:?}");
 }
 
 #[test]
 fn a_full_coordinator_says_busy_and_lets_nobody_wait_for_ever() {
     let settings = CoordinatorSettings { queries_max: 2, ticket_bytes_max: 100, ..CoordinatorSettings::default() };
-    let mut desk = Desk::open(settings);
+    let mut host = CoordinatorHost::open(settings);
     let refused = |id, why| Effect::Refused { query: QueryId(id), why };
-    desk.step(query(1, &[P1, P2]));
-    desk.step(query(2, &[P1, P2]));
-    assert_eq!(desk.step(query(3, &[P1, P2])), [refused(3, Refusal::Busy)]);
+    host.step(query(1, &[P1, P2]));
+    host.step(query(2, &[P1, P2]));
+    assert_eq!(host.step(query(3, &[P1, P2])), [refused(3, Refusal::Busy)]);
     let unknown = PartitionId(9);
-    assert_eq!(desk.step(query(4, &[unknown])), [refused(4, Refusal::NoSuchPartition(Some(unknown)))]);
-    assert_eq!(desk.step(query(5, &[])), [refused(5, Refusal::NoSuchPartition(None))]);
+    assert_eq!(host.step(query(4, &[unknown])), [refused(4, Refusal::NoSuchPartition(Some(unknown)))]);
+    assert_eq!(host.step(query(5, &[])), [refused(5, Refusal::NoSuchPartition(None))]);
     let parts = BTreeMap::from([(P1, Bytes::from(vec![0; 100]))]);
     let large = Input::Query(Query { id: QueryId(6), map: MapVersion(1), parts });
-    assert_eq!(desk.step(large), [refused(6, Refusal::TooLarge)]);
-    desk.step(Input::Resign);
-    assert_eq!(desk.step(query(7, &[P1])), [refused(7, Refusal::NotLeading)]);
+    assert_eq!(host.step(large), [refused(6, Refusal::TooLarge)]);
+    host.step(Input::Resign);
+    assert_eq!(host.step(query(7, &[P1])), [refused(7, Refusal::NotLeading)]);
 }
 
 #[test]
 fn a_ballot_that_ends_aborts_its_queries_and_is_not_led_in_again() {
-    let mut desk = Desk::open(CoordinatorSettings::default());
-    desk.step(query(1, &[P1, P2]));
-    desk.step(query(2, &[P1, P2]));
+    let mut host = CoordinatorHost::open(CoordinatorSettings::default());
+    host.step(query(1, &[P1, P2]));
+    host.step(query(2, &[P1, P2]));
     let both = [aborted(1, Abort::Deposed), aborted(2, Abort::Deposed)];
-    assert_eq!(desk.step(Input::Resign), both);
-    assert_eq!(desk.step(lead(1, &[P1, P2])), []);
-    assert_eq!(desk.step(placed(P1, 1, 4)), []);
-    assert_eq!(desk.step(lead(2, &[P1])).len(), 1);
+    assert_eq!(host.step(Input::Resign), both);
+    assert_eq!(host.step(lead(1, &[P1, P2])), []);
+    assert_eq!(host.step(placed(P1, 1, 4)), []);
+    assert_eq!(host.step(lead(2, &[P1])).len(), 1);
     // A partition that the map has no more still gets rid of what ballot 1 left there.
-    assert_eq!(desk.step(placed(P2, 1, 4)), [released(P2, 2, 0)]);
+    assert_eq!(host.step(placed(P2, 1, 4)), [released(P2, 2, 0)]);
 }
 
 #[test]
@@ -509,7 +511,7 @@ fn a_leader_tells_what_is_decided_until_it_is_released() {
 #[test]
 fn a_merge_is_sent_to_the_sealed_side_first() {
     // protocol.md 8: "the sealed one first". P1 is sealed and without a majority; replies of P2 wait for nothing.
-    let mut desk = Desk::open(CoordinatorSettings::default());
+    let mut host = CoordinatorHost::open(CoordinatorSettings::default());
     let join = Change {
         id: ChangeId(9),
         map: MapVersion(2),
@@ -518,28 +520,28 @@ fn a_merge_is_sent_to_the_sealed_side_first() {
         payload: Bytes::from_static(b"join"),
     };
     let work = || Work::Change { id: ChangeId(9), payload: Bytes::from_static(b"join") };
-    assert_eq!(desk.step(Input::Change(join)), [place(P1, 4, Some(1), work())]);
+    assert_eq!(host.step(Input::Change(join)), [place(P1, 4, Some(1), work())]);
     // What is behind it in P2 is not sent either: it would not count there. It holds up P3 for one timeout.
     let parts = BTreeMap::from([(P2, share(5)), (P3, share(5))]);
-    let behind = desk.step(Input::Query(Query { id: QueryId(5), map: MapVersion(2), parts }));
+    let behind = host.step(Input::Query(Query { id: QueryId(5), map: MapVersion(2), parts }));
     assert_eq!(behind, [place(P3, 5, Some(3), queries(&[5])), cut(5, 5)]);
-    desk.step(placed(P3, 1, 5));
+    host.step(placed(P3, 1, 5));
     let to_p2 = |effects: &[Effect]| effects.iter().any(|e| matches!(e, Effect::Place { partition: P2, .. }));
     for _ in 0..20 {
-        assert!(!to_p2(&desk.after(50, Input::Tick)) && !to_p2(&desk.step(Input::Resend(P2))));
+        assert!(!to_p2(&host.after(50, Input::Tick)) && !to_p2(&host.step(Input::Resend(P2))));
     }
     let parts = BTreeMap::from([(P2, share(6)), (P3, share(6))]);
-    let next = desk.step(Input::Query(Query { id: QueryId(6), map: MapVersion(2), parts }));
+    let next = host.step(Input::Query(Query { id: QueryId(6), map: MapVersion(2), parts }));
     assert_eq!(next, [aborted(6, Abort::Unplaced(P2))], "at once, while it stands behind the change");
     // P1 is back: P2 gets the change, and the voided ticket that keeps the chain.
-    let effects = desk.step(placed(P1, 1, 4));
+    let effects = host.step(placed(P1, 1, 4));
     let chain = [place(P2, 4, Some(2), work()), place(P2, 5, Some(4), Work::Nothing)];
     assert_eq!(effects.iter().filter(|e| matches!(e, Effect::Place { .. })).cloned().collect::<Vec<_>>(), chain);
-    let effects = desk.step(placed(P2, 1, 5));
+    let effects = host.step(placed(P2, 1, 5));
     let Some(Effect::Confirm(token)) = effects.first() else { panic!("{effects:?}") };
-    let effects = desk.step(Input::Confirmed(*token));
+    let effects = host.step(Input::Confirmed(*token));
     assert!(effects.contains(&Effect::Changed { id: ChangeId(9), ticket: ticket(1, 4) }), "{effects:?}");
-    assert_eq!(desk.coordinator.in_flight(), (0, 0));
+    assert_eq!(host.coordinator.in_flight(), (0, 0));
 }
 
 #[test]

@@ -310,7 +310,7 @@ fn partition_json(partition: &PartitionStatus) -> Value {
     object
 }
 
-/// A border: a text if it is one, else base64 under another name; null if there is none.
+/// A boundary: a text if it is one, else base64 under another name; null if there is none.
 fn put_key(object: &mut Value, name: &str, key: Option<&[u8]>) {
     match key.map(|key| std::str::from_utf8(key).map_err(|_| key)) {
         None => object[name] = Value::Null,

@@ -155,28 +155,28 @@ fn a_directory_whose_log_is_gone_is_refused() {
 }
 
 /// A node that met others, and remembers them in its own directory.
-struct Witnessing {
+struct OtherNode {
     home: Scratch,
-    witnesses: KnownIncarnations,
+    known: KnownIncarnations,
 }
 
-impl Witnessing {
-    fn new() -> Witnessing {
-        let home = absent("witness");
+impl OtherNode {
+    fn new() -> OtherNode {
+        let home = absent("other-node");
         drop(DataDir::open(&home.0).expect("made"));
-        Witnessing { witnesses: KnownIncarnations::open(&home.0), home }
+        OtherNode { known: KnownIncarnations::open(&home.0), home }
     }
 
-    /// Starts the node of this directory, which greets the witness and works.
+    /// Starts the node of this directory, which greets the other node and works.
     fn meets(&self, dir: &Path) -> Result<(), MeetError> {
         let mut dir = DataDir::open(dir).expect("opens");
         let opened = open_log(&mut dir).expect("opens");
-        self.witnesses.meet(NodeId(2), &opened.claim)
+        self.known.meet(NodeId(2), &opened.claim)
     }
 
     /// Its process ends, without a word, and starts again.
     fn restarts(&mut self) {
-        self.witnesses = KnownIncarnations::open(&self.home.0);
+        self.known = KnownIncarnations::open(&self.home.0);
     }
 }
 
@@ -198,34 +198,34 @@ fn copy(from: &Path, to: &Path) {
 fn an_old_copy_is_told_by_those_that_met_the_original() {
     let _alone = alone();
     let (temp, old) = (node_dir("original"), absent("copy"));
-    let witness = Witnessing::new();
-    witness.meets(&temp.0).expect("the original");
+    let other = OtherNode::new();
+    other.meets(&temp.0).expect("the original");
     copy(&temp.0, &old.0);
     for _ in 0..3 {
-        witness.meets(&temp.0).expect("the original, started again");
+        other.meets(&temp.0).expect("the original, started again");
     }
-    assert!(witness.meets(&old.0).is_err(), "an old copy was let in");
-    witness.meets(&temp.0).expect("the original");
+    assert!(other.meets(&old.0).is_err(), "an old copy was let in");
+    other.meets(&temp.0).expect("the original");
 }
 
 /// Stopped, copied, started, stopped; the copy is put back. Both count the same start, and their logs end at the same
-/// place. Every witness restarts in between.
+/// place. Every other node restarts in between.
 #[test]
-fn px12_a_copy_put_back_one_life_later_is_told_by_witnesses_that_restarted_since() {
+fn px12_a_copy_put_back_one_start_later_is_told_by_nodes_that_restarted_since() {
     let _alone = alone();
     let (temp, old) = (node_dir("one-life"), absent("one-life-copy"));
-    let mut witness = Witnessing::new();
-    witness.meets(&temp.0).expect("the original");
+    let mut other = OtherNode::new();
+    other.meets(&temp.0).expect("the original");
     copy(&temp.0, &old.0);
-    witness.meets(&temp.0).expect("the original, started again");
-    witness.restarts();
-    let refused = witness.meets(&old.0);
+    other.meets(&temp.0).expect("the original, started again");
+    other.restarts();
+    let refused = other.meets(&old.0);
     assert!(matches!(refused, Err(MeetError::Copy(ClaimError::Twins { .. }))), "{refused:?}");
-    witness.restarts();
+    other.restarts();
     // The copy starts once more: a start that nobody knows, of another past.
-    let refused = witness.meets(&old.0);
+    let refused = other.meets(&old.0);
     assert!(matches!(refused, Err(MeetError::Copy(ClaimError::OtherPast { .. }))), "{refused:?}");
-    witness.meets(&temp.0).expect("the original");
+    other.meets(&temp.0).expect("the original");
 }
 
 /// The copy starts again and again where nobody hears it: its log grows, and so does the number of its starts.
@@ -233,14 +233,14 @@ fn px12_a_copy_put_back_one_life_later_is_told_by_witnesses_that_restarted_since
 fn px12_a_copy_that_started_often_is_told_all_the_same() {
     let _alone = alone();
     let (temp, old) = (node_dir("often"), absent("often-copy"));
-    let witness = Witnessing::new();
-    witness.meets(&temp.0).expect("the original");
+    let other = OtherNode::new();
+    other.meets(&temp.0).expect("the original");
     copy(&temp.0, &old.0);
-    witness.meets(&temp.0).expect("the original, started again");
+    other.meets(&temp.0).expect("the original, started again");
     for _ in 0..20 {
-        Witnessing::new().meets(&old.0).expect("nobody who knows");
+        OtherNode::new().meets(&old.0).expect("nobody who knows");
     }
-    let refused = witness.meets(&old.0);
+    let refused = other.meets(&old.0);
     assert!(matches!(refused, Err(MeetError::Copy(ClaimError::OtherPast { .. }))), "{refused:?}");
 }
 
@@ -260,10 +260,10 @@ fn px12_a_directory_that_is_a_copy_stays_one() {
 fn a_wiped_directory_is_not_the_node_that_it_was() {
     let _alone = alone();
     let (temp, wiped) = (node_dir("first-life"), node_dir("wiped"));
-    let mut witness = Witnessing::new();
-    witness.meets(&temp.0).expect("the original");
-    witness.restarts();
-    assert!(witness.meets(&wiped.0).is_err(), "a node without its disk was let in");
+    let mut other = OtherNode::new();
+    other.meets(&temp.0).expect("the original");
+    other.restarts();
+    assert!(other.meets(&wiped.0).is_err(), "a node without its disk was let in");
 }
 
 /// Run by the test below as the other process: holds the directory until its standard input ends.
@@ -310,8 +310,8 @@ fn every_planted_bug_is_caught() {
     common::assert_caught("no_lock", "a_second_process_is_refused_and_told_who_has_the_directory");
     common::assert_caught("headless_is_new", "a_directory_whose_node_toml_is_gone_is_not_taken_for_new");
     common::assert_caught("no_incarnation", "an_old_copy_is_told_by_those_that_met_the_original");
-    let one_life = "px12_a_copy_put_back_one_life_later_is_told_by_witnesses_that_restarted_since";
-    common::assert_caught("life_ignored", one_life);
-    common::assert_caught("witness_forgets", one_life);
+    let one_start = "px12_a_copy_put_back_one_start_later_is_told_by_nodes_that_restarted_since";
+    common::assert_caught("boot_id_ignored", one_start);
+    common::assert_caught("incarnation_table_forgotten", one_start);
     common::assert_caught("copy_forgets", "px12_a_directory_that_is_a_copy_stays_one");
 }

@@ -51,8 +51,8 @@ impl Session {
             return;
         }
         peer.state = PeerState::Opening { until };
-        peer.life = peer.new_life();
-        let connection = ConnectionId { peer: at as u32, life: peer.life };
+        peer.connection = peer.next_connection();
+        let connection = ConnectionId { peer: at as u32, number: peer.connection };
         effects.push(Effect::Connect { connection, address: peer.address.clone() });
     }
 
@@ -60,17 +60,17 @@ impl Session {
     pub(super) fn live(&self, connection: ConnectionId) -> Option<usize> {
         let at = connection.peer as usize;
         let peer = self.peers.get(at)?;
-        (peer.life == connection.life && peer.is_open()).then_some(at)
+        (peer.connection == connection.number && peer.is_open()).then_some(at)
     }
 
     /// The peer of which a connection is the spare one.
     pub(super) fn spare(&self, connection: ConnectionId) -> Option<usize> {
         let at = connection.peer as usize;
-        self.peers.get(at).filter(|peer| peer.spare == Some(connection.life)).map(|_| at)
+        self.peers.get(at).filter(|peer| peer.spare == Some(connection.number)).map(|_| at)
     }
 
     pub(super) fn connection(&self, at: usize) -> ConnectionId {
-        ConnectionId { peer: at as u32, life: self.peers[at].life }
+        ConnectionId { peer: at as u32, number: self.peers[at].connection }
     }
 
     pub(super) fn send(&self, at: usize, bytes: Bytes, effects: &mut Vec<Effect>) {
@@ -102,17 +102,17 @@ impl Session {
     fn try_spare(&mut self, at: usize, effects: &mut Vec<Effect>) {
         let peer = &mut self.peers[at];
         if peer.is_ready() && peer.spare.is_none() && !mutant!(client_silence_is_borne) {
-            let life = peer.new_life();
-            peer.spare = Some(life);
-            let connection = ConnectionId { peer: at as u32, life };
+            let number = peer.next_connection();
+            peer.spare = Some(number);
+            let connection = ConnectionId { peer: at as u32, number };
             effects.push(Effect::Connect { connection, address: peer.address.clone() });
         }
     }
 
     /// The present connection is heard, or ends: the spare one is not wanted any more.
     pub(super) fn drop_spare(&mut self, at: usize, effects: &mut Vec<Effect>) {
-        if let Some(life) = self.peers[at].spare.take() {
-            effects.push(Effect::Close { connection: ConnectionId { peer: at as u32, life } });
+        if let Some(number) = self.peers[at].spare.take() {
+            effects.push(Effect::Close { connection: ConnectionId { peer: at as u32, number } });
         }
     }
 
@@ -121,7 +121,7 @@ impl Session {
         effects.push(Effect::Close { connection: self.connection(at) });
         let until = now + self.config.connect_timeout;
         let peer = &mut self.peers[at];
-        peer.life = peer.spare.take().unwrap_or(peer.life);
+        peer.connection = peer.spare.take().unwrap_or(peer.connection);
         peer.state = PeerState::Opening { until };
         self.requests_lost(now, at, effects);
     }

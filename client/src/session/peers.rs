@@ -1,4 +1,4 @@
-//! The nodes that this client talks to: one connection each, its life, and the requests that wait on it.
+//! The nodes that this client talks to: one connection each, and the requests that wait on it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::wire::{NodeId, Part, PartEnd, PartitionId, Position};
 /// A first buffer for requests for ranges, some forty.
 const ASKS_BYTES: usize = 2_048;
 
-/// A connection: which peer, and which life of it. Events of an earlier life are ignored.
+/// A connection: which peer, and which of its connections. Events of an earlier one are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId {
     /// Place in the session's table of peers.
     pub peer: u32,
     /// Counts the peer's connections.
-    pub life: u32,
+    pub number: u32,
 }
 
 /// What a stream waits for.
@@ -305,9 +305,9 @@ pub(super) struct Peer {
     pub node: Option<NodeId>,
     pub state: PeerState,
     /// Which of its connections is the present one.
-    pub life: u32,
+    pub connection: u32,
     /// Connections so far.
-    lives: u32,
+    connections: u32,
     /// Another connection is tried, because the present one fell silent; which.
     pub spare: Option<u32>,
     /// Failed connections in a row.
@@ -336,8 +336,8 @@ impl Peer {
             address,
             node,
             state: PeerState::Idle,
-            life: 0,
-            lives: 0,
+            connection: 0,
+            connections: 0,
             spare: None,
             failures: 0,
             suspect_until: Time::default(),
@@ -364,10 +364,10 @@ impl Peer {
         !matches!(self.state, PeerState::Down { until } if until > now)
     }
 
-    /// The life of a new connection.
-    pub fn new_life(&mut self) -> u32 {
-        self.lives = self.lives.wrapping_add(1);
-        self.lives
+    /// The number of a new connection.
+    pub fn next_connection(&mut self) -> u32 {
+        self.connections = self.connections.wrapping_add(1);
+        self.connections
     }
 
     /// Notes that a request was sent on the next stream.

@@ -50,7 +50,7 @@ pub struct Hello {
     pub token: Option<Token>,
 }
 
-/// Which node, and which life of it.
+/// Which node, and which incarnation of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeIdentity {
     pub node: NodeId,

@@ -60,7 +60,7 @@ pub use query::{QueryCompleted, QueryPlan, QueryRequest, SubRange, encode_part_c
 pub use refusal::{CommandRefusal, Refusal};
 pub use reply::{AnswerWriter, ManyResults, PackReply, REPLY_BYTES_MAX, Replies, RepliesWriter, ResultRef, Section};
 pub use request::{CommandsRequest, OpenRequest, RangeRequest, ReadRequest, Request};
-pub use reshape::{Borders, ChangeId, ReshapeRequest, Reshaped, Shape, SplitPlan};
+pub use reshape::{Boundaries, ChangeId, ReshapeRequest, Reshaped, Shape, SplitPlan};
 pub use scan::ScanOptions;
 pub use status::{NodeStatus, PartitionStatus, ReplicaStatus, Status};
 pub use tuning::{BatchAndWindow, Bottleneck, GroupTuning, TuningAccount, TuningReport};

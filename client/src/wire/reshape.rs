@@ -106,13 +106,13 @@ pub struct ReshapeRequest {
     pub dry_run: bool,
     /// Do it although fewer failures will be survived afterwards. What would lose a quorum is refused all the same.
     pub force: bool,
-    /// Of a split: only if the partition still has these borders, which the plan was made for.
-    pub within: Option<Borders>,
+    /// Of a split: only if the partition still has these boundaries, which the plan was made for.
+    pub within: Option<Boundaries>,
 }
 
 /// Where a partition begins and ends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Borders {
+pub struct Boundaries {
     /// Its first key.
     #[serde(with = "serde_bytes")]
     pub low: Bytes,
@@ -128,7 +128,7 @@ pub struct SplitPlan {
     #[serde(with = "serde_bytes")]
     pub at: Bytes,
     /// Of the partition that is cut.
-    pub borders: Borders,
+    pub boundaries: Boundaries,
 }
 
 /// How far a change is.

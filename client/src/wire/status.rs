@@ -41,7 +41,7 @@ pub struct NodeStatus {
     pub address: String,
     /// Whether it answered.
     pub up: bool,
-    /// Its life.
+    /// Changes when its data directory is made anew.
     pub incarnation: u64,
     /// Version of the program.
     pub version: String,

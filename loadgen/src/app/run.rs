@@ -137,7 +137,7 @@ fn prepare<'a>(args: &'a RunArgs, global: &'a Global) -> Result<PreparedRun<'a>,
 
 /// `--cross-percent` and `--partitions` are taken only where they work.
 fn check_partitions(args: &RunArgs, store: &Store, description: &Description) -> Result<(), Failure> {
-    let parts = description.borders.len() as u32 + 1;
+    let parts = description.boundaries.len() as u32 + 1;
     if let Some(wanted) = args.partitions.filter(|&wanted| wanted != parts) {
         return Err(Failure::usage(
             format!("--partitions {wanted}"),
@@ -148,7 +148,7 @@ fn check_partitions(args: &RunArgs, store: &Store, description: &Description) ->
     if args.cross_percent == 0 {
         return Ok(());
     }
-    let Some(border) = description.borders.first() else {
+    let Some(boundary) = description.boundaries.first() else {
         return Err(Failure::usage(
             "--cross-percent needs two partitions",
             "the key space is one partition",
@@ -156,7 +156,7 @@ fn check_partitions(args: &RunArgs, store: &Store, description: &Description) ->
         ));
     };
     store
-        .spans(border)
+        .spans(boundary)
         .map_err(|cause| Failure::unavailable("a range across partitions is not answered", store.place(), cause))
 }
 

@@ -40,7 +40,7 @@ pub struct Description {
     /// The keys of the generator over its partitions.
     pub keys: KeySpace,
     /// First keys of all partitions but the first.
-    pub borders: Vec<Vec<u8>>,
+    pub boundaries: Vec<Vec<u8>>,
     /// How many keys it says it holds.
     pub stored: Option<u64>,
     /// Admin addresses of its nodes.
@@ -152,10 +152,10 @@ impl Store {
         filled.map_err(|cause| Failure { what: "the load was not finished".into(), ..self.unavailable(cause) })
     }
 
-    /// Whether a range over the border at `border` is answered; the error says why not.
-    pub fn spans(&self, border: &[u8]) -> Result<(), String> {
+    /// Whether a range over the boundary at `boundary` is answered; the error says why not.
+    pub fn spans(&self, boundary: &[u8]) -> Result<(), String> {
         match self {
-            Store::Native(options) => contact::spans(options, border),
+            Store::Native(options) => contact::spans(options, boundary),
             Store::Resp(_) => Ok(()),
         }
     }
@@ -196,8 +196,8 @@ fn describe_native(options: &native::Options) -> Result<Description, String> {
     let admin = map.nodes.iter().map(|node| node.addresses.admin.clone()).filter(|address| !address.is_empty());
     let admin: Vec<String> = admin.collect();
     let (config, flush) = config_of(&admin).unwrap_or((serde_json::Value::Null, "unknown".to_owned()));
-    let borders = map.partitions.iter().skip(1).map(|entry| entry.low.to_vec()).collect();
-    Ok(Description { keys, borders, stored: Sample::take(&admin).keys(), admin, flush, config })
+    let boundaries = map.partitions.iter().skip(1).map(|entry| entry.low.to_vec()).collect();
+    Ok(Description { keys, boundaries, stored: Sample::take(&admin).keys(), admin, flush, config })
 }
 
 fn describe_resp(options: &resp::Options) -> Result<Description, Failure> {
@@ -219,7 +219,7 @@ fn describe_resp(options: &resp::Options) -> Result<Description, Failure> {
         _ => "unknown".to_owned(),
     };
     let config = serde_json::json!({"appendonly": setting("appendonly"), "appendfsync": setting("appendfsync")});
-    Ok(Description { keys: KeySpace::even(1), borders: Vec::new(), stored, admin: Vec::new(), flush, config })
+    Ok(Description { keys: KeySpace::even(1), boundaries: Vec::new(), stored, admin: Vec::new(), flush, config })
 }
 
 /// The configuration that the first node which answers tells at `/config`, and its flush mode.

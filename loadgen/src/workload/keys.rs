@@ -46,12 +46,12 @@ pub struct KeySpace {
     skipped: usize,
 }
 
-/// The smallest 8-byte string at or above `border`, as a number; 2^64 when there is none.
-fn number_at_or_above(border: &[u8]) -> u128 {
+/// The smallest 8-byte string at or above `boundary`, as a number; 2^64 when there is none.
+fn number_at_or_above(boundary: &[u8]) -> u128 {
     let mut padded = [0u8; 8];
-    let kept = border.len().min(8);
-    padded[..kept].copy_from_slice(&border[..kept]);
-    u128::from(u64::from_be_bytes(padded)) + u128::from(border.len() > 8)
+    let kept = boundary.len().min(8);
+    padded[..kept].copy_from_slice(&boundary[..kept]);
+    u128::from(u64::from_be_bytes(padded)) + u128::from(boundary.len() > 8)
 }
 
 impl KeySpace {
@@ -72,10 +72,10 @@ impl KeySpace {
 
     /// The space of all 8-byte keys, cut evenly (what `init --partitions` does, operations.md 1.2).
     pub fn even(partitions: u64) -> KeySpace {
-        let border = |i: u64| ((u128::from(i) << 64) / u128::from(partitions)) as u64;
-        let borders: Vec<[u8; 8]> = (0..partitions).map(|i| border(i).to_be_bytes()).collect();
-        let ranges = borders.iter().enumerate();
-        KeySpace::new(ranges.map(|(i, low)| (low.as_slice(), borders.get(i + 1).map(|high| high.as_slice()))))
+        let boundary = |i: u64| ((u128::from(i) << 64) / u128::from(partitions)) as u64;
+        let boundaries: Vec<[u8; 8]> = (0..partitions).map(|i| boundary(i).to_be_bytes()).collect();
+        let ranges = boundaries.iter().enumerate();
+        KeySpace::new(ranges.map(|(i, low)| (low.as_slice(), boundaries.get(i + 1).map(|high| high.as_slice()))))
             .expect("2^64 keys over a map of partitions leave room in each")
     }
 
@@ -125,11 +125,11 @@ impl KeySpace {
         let part = &self.parts[part as usize];
         let room = part.span - width;
         let low = u128::from(part.low) + ((room * u128::from(position >> 1)) >> 63);
-        // One less than the part's end: a border shorter than 8 bytes lies below its own 8-byte number.
+        // One less than the part's end: a boundary shorter than 8 bytes lies below its own 8-byte number.
         KeySpan { low: low as u64, high: (low + width).min(part.end() - 1) as u64 }
     }
 
-    /// A range of about `keys` of the first `count` keys around the border behind `part`, so that it touches two
+    /// A range of about `keys` of the first `count` keys around the boundary behind `part`, so that it touches two
     /// partitions; `None` behind the last part and beside a part without keys.
     pub fn span_across(&self, part: u64, keys: u64, count: u64, position: u64) -> Option<KeySpan> {
         let (left, right) = (self.parts[part as usize], self.parts.get(part as usize + 1)?);
@@ -166,23 +166,23 @@ mod tests {
 
     fn letters() -> KeySpace {
         // The demo's map: ..g, g..n, n..t, t.. .
-        let borders: [&[u8]; 3] = [b"g", b"n", b"t"];
+        let boundaries: [&[u8]; 3] = [b"g", b"n", b"t"];
         KeySpace::new([
-            (b"".as_slice(), Some(borders[0])),
-            (borders[0], Some(borders[1])),
-            (borders[1], Some(borders[2])),
-            (borders[2], None),
+            (b"".as_slice(), Some(boundaries[0])),
+            (boundaries[0], Some(boundaries[1])),
+            (boundaries[1], Some(boundaries[2])),
+            (boundaries[2], None),
         ])
         .unwrap()
     }
 
     fn part_of(key: u64) -> usize {
         let key = key.to_be_bytes();
-        [b"g".as_slice(), b"n", b"t"].iter().filter(|border| key.as_slice() >= **border).count()
+        [b"g".as_slice(), b"n", b"t"].iter().filter(|boundary| key.as_slice() >= **boundary).count()
     }
 
     #[test]
-    fn keys_are_spread_evenly_over_the_partitions_whatever_their_borders() {
+    fn keys_are_spread_evenly_over_the_partitions_whatever_their_boundaries() {
         let space = letters();
         let mut counts = [0; 4];
         for i in 0..1_000 {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn borders_between_8_byte_numbers_are_kept() {
+    fn boundaries_between_8_byte_numbers_are_kept() {
         // "apple-tree" is longer than 8 bytes: the first number behind it is "apple-tr" + 1.
         let long = b"apple-tree".as_slice();
         let space = KeySpace::new([(b"".as_slice(), Some(long)), (long, None)]).unwrap();

@@ -37,13 +37,13 @@ impl Mini {
     pub fn start(partitions: u64) -> Mini {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let border =
+        let boundary =
             |i: u64| bytes::Bytes::copy_from_slice(&(((i as u128) << 64) / partitions as u128).to_be_bytes()[8..]);
         let replicas = vec![ReplicaInfo { replica: ReplicaId(1), node: NodeId(1), role: Role::Voter }];
         let entry = |i: u64| Entry {
             partition: PartitionId(i as u32 + 1),
-            low: if i == 0 { bytes::Bytes::new() } else { border(i) },
-            high: (i + 1 < partitions).then(|| border(i + 1)),
+            low: if i == 0 { bytes::Bytes::new() } else { boundary(i) },
+            high: (i + 1 < partitions).then(|| boundary(i + 1)),
             version: MapVersion(1),
             replicas: replicas.clone(),
         };

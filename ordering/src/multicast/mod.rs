@@ -37,7 +37,7 @@
 //! - A `RangeQuery` comes: cut the range by the decided map, draw a replica for each part, name it, `Query`. When
 //!   [`Effect::Cut`] comes for it, tell the client what to expect; it ends in `Complete`, `Aborted` or `Refused`.
 //!   Only queries are aborted or refused: the client asks again.
-//! - A batch of the directory is *decided* that changes borders: `Change`, before any query that is cut by the new
+//! - A batch of the directory is *decided* that changes boundaries: `Change`, before any query that is cut by the new
 //!   map, and never before it is decided (hazards.md MV13). One that changes only nodes, or that removes a
 //!   partition whose merge is done: `Map`.
 //! - [`Effect::Confirm`]: begin a confirmation of the directory's leadership (`crate::Input::Confirm`), after the

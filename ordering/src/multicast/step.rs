@@ -74,7 +74,7 @@ pub struct Query {
     pub parts: BTreeMap<PartitionId, Bytes>,
 }
 
-/// A change of the map that moves borders, decided in the directory (protocol.md 8).
+/// A change of the map that moves boundaries, decided in the directory (protocol.md 8).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Change {
     /// Partitions apply each once.
@@ -110,7 +110,7 @@ pub enum Input {
     },
     /// It leads no more.
     Resign,
-    /// The decided map is this one from now on, and no border moved by it.
+    /// The decided map is this one from now on, and no boundary moved by it.
     Map {
         /// Ascends.
         version: MapVersion,

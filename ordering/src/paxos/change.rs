@@ -128,7 +128,7 @@ impl Paxos {
         if transfer.ends_at(self.settings.election_timeout) <= now {
             proposer.transfer = None;
             effects.push(Effect::LeaderTransferFailed { to });
-            self.pump(effects);
+            self.propose_waiting(effects);
             return;
         }
         if transfer.paused_at.is_none() {

@@ -202,7 +202,7 @@ impl Paxos {
         if let Some(token) = self.asks.take_all() {
             self.on_ask_position(token, effects);
         }
-        self.pump(effects);
+        self.propose_waiting(effects);
     }
 
     /// Serves no more: reads are to be redirected, what was queued and not proposed never will be.

@@ -253,7 +253,7 @@ impl Paxos {
     /// What follows from the state as it is now, whatever the input was. Every step ends here.
     fn advance(&mut self, effects: &mut Vec<Effect>) {
         self.begin_if_durable(effects);
-        self.pump(effects);
+        self.propose_waiting(effects);
         self.serve_if_ready(effects);
         self.confirm_reads(effects);
         self.advance_transfer(effects);

@@ -14,7 +14,7 @@ use crate::step::Effect;
 /// Leader.
 impl Paxos {
     /// Proposes as much as the window takes.
-    pub(super) fn pump(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn propose_waiting(&mut self, effects: &mut Vec<Effect>) {
         while let Some((batch, submissions)) = self.next_batch() {
             self.propose(batch, submissions, effects);
         }

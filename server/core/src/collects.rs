@@ -27,8 +27,8 @@ use crate::request::{Bounds, Origin, Refusal, Reply, Request};
 /// Parts of ranges that are read at a time, each with a snapshot; beyond: `Busy`.
 const PARTS_MAX: usize = 65_536;
 
-/// A range for which nothing came so long comes to nothing: an answer was lost between shards, or nobody leads. As long
-/// as a client waits before it asks somebody else.
+/// A collect ends if no answer came for so long: one was lost between workers, or nobody leads. A client waits as long
+/// before it asks another node.
 const LASTS_MAX: Duration = Duration::from_millis(500);
 
 /// Why a collect came to nothing, for its client.

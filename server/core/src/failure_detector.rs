@@ -16,7 +16,7 @@ pub struct LastHeard {
     /// When something came last.
     pub at: Time,
     /// Changes when its process or its connection is another one.
-    pub life: u64,
+    pub connection: u64,
 }
 
 /// See the module.
@@ -28,7 +28,7 @@ pub struct FailureDetector {
 
 #[derive(Debug, Default)]
 struct PeerState {
-    life: u64,
+    connection: u64,
     lost: bool,
 }
 
@@ -56,7 +56,7 @@ impl FailureDetector {
     pub fn look(&mut self, node: NodeId, heard: LastHeard, settings: &Settings, now: Time) -> Option<Time> {
         let silence_max = settings.election_timeout - settings.heartbeat_interval;
         let known = self.nodes.entry(node).or_default();
-        if std::mem::replace(&mut known.life, heard.life) != heard.life {
+        if std::mem::replace(&mut known.connection, heard.connection) != heard.connection {
             known.lost = false;
             return Some(now);
         }
@@ -82,7 +82,7 @@ mod tests {
         let mut failure_detector = FailureDetector::default();
         let mut look = |at: u64, now: u64| {
             failure_detector
-                .look(NODE, LastHeard { at: Time(at * MS), life: 0 }, &settings(), Time(now * MS))
+                .look(NODE, LastHeard { at: Time(at * MS), connection: 0 }, &settings(), Time(now * MS))
                 .map(|at| at.0 / MS)
         };
         assert_eq!(look(0, 250), None);
@@ -95,9 +95,9 @@ mod tests {
     #[test]
     fn a_node_that_began_anew_is_lost_however_soon_it_speaks() {
         let mut failure_detector = FailureDetector::default();
-        let mut look = |life: u64, now: u64| {
+        let mut look = |connection: u64, now: u64| {
             failure_detector
-                .look(NODE, LastHeard { at: Time(now * MS), life }, &settings(), Time(now * MS))
+                .look(NODE, LastHeard { at: Time(now * MS), connection }, &settings(), Time(now * MS))
                 .map(|at| at.0 / MS)
         };
         assert_eq!(look(1, 10), Some(10));

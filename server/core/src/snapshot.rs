@@ -226,15 +226,15 @@ mod tests {
     #[test]
     fn a_checkpoint_that_ends_after_a_newer_snapshot_takes_nothing_back() {
         let directory = Machine::Directory(Directory::new(Default::default()));
-        let mut borders = SavedBoundaries::new(&directory);
-        borders.joined(&[MapVersion(7)]);
-        assert!(borders.is_owed());
+        let mut boundaries = SavedBoundaries::new(&directory);
+        boundaries.joined(&[MapVersion(7)]);
+        assert!(boundaries.is_owed());
         // A checkpoint is begun before the change; while it is written, a snapshot of a peer is installed.
-        borders.saved(MapVersion(7));
-        borders.saved(MapVersion(3));
-        assert_eq!((borders.version(), borders.is_owed()), (MapVersion(7), false));
-        borders.saved(MapVersion(8));
-        assert_eq!(borders.version(), MapVersion(8));
+        boundaries.saved(MapVersion(7));
+        boundaries.saved(MapVersion(3));
+        assert_eq!((boundaries.version(), boundaries.is_owed()), (MapVersion(7), false));
+        boundaries.saved(MapVersion(8));
+        assert_eq!(boundaries.version(), MapVersion(8));
     }
 
     /// A replica of the directory that begins from a snapshot must not let everybody in.

@@ -337,7 +337,7 @@ fn unreachable(place: &Place, partition: &str, context: &Context) -> Parts {
 
 /// Only a write can span what it must not: a scan over several partitions is one moment.
 fn spans(context: &Context) -> Parts {
-    let cause = "a command executes in one partition, wholly or not at all; a border lies between its keys";
+    let cause = "a command executes in one partition, wholly or not at all; a boundary lies between its keys";
     let what = "the keys belong to more than one partition".to_owned();
     (Exit::Usage, "spans_partitions", what, cause.to_owned(), context.look())
 }

@@ -182,8 +182,8 @@ fn describe_place(place: &Place, coding: Coding) -> Value {
         }
         Work::Change { id, payload } => {
             fields.insert("map_version".into(), id.0.into());
-            let border = postcard::from_bytes::<BoundaryChange>(payload).ok();
-            fields.insert("border".into(), border.map(|change| format!("{:?}", change.step)).into());
+            let boundary = postcard::from_bytes::<BoundaryChange>(payload).ok();
+            fields.insert("boundary".into(), boundary.map(|change| format!("{:?}", change.step)).into());
         }
     }
     Value::Object(fields)
@@ -341,15 +341,15 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_borders_and_limits_of_sessions_are_printed() {
+    fn a_change_of_boundaries_and_limits_of_sessions_are_printed() {
         let version = coppice_client::wire::MapVersion(5);
         let step =
             BoundaryStep::Split { parent: PartitionId(1), child: PartitionId(2), at: "m".into(), replicas: vec![] };
         let change = postcard::to_stdvec(&BoundaryChange { version, step }).expect("plain data");
         let work = Work::Change { id: coppice_ordering::ChangeId(5), payload: change.into() };
         let printed = described(&entry::place(&Place { ticket: ticket(1), prev: None, work }));
-        let border = printed[0]["border"].as_str().expect("a border");
-        assert!(printed[0]["map_version"] == 5 && border.starts_with("Split"), "{printed}");
+        let boundary = printed[0]["boundary"].as_str().expect("a boundary");
+        assert!(printed[0]["map_version"] == 5 && boundary.starts_with("Split"), "{printed}");
         let limits = SessionLimits { sessions_max: 3, ..SessionLimits::default() };
         let printed = described(&entry::limits(&limits));
         assert_eq!((&printed[0]["do"], &printed[0]["sessions_max"]), (&json!("limits"), &json!(3)), "{printed}");

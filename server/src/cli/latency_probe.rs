@@ -97,9 +97,9 @@ mod tests {
     use super::below;
 
     #[test]
-    fn a_key_below_a_border_is_one_of_the_partition_before() {
-        for border in [&b"g"[..], b"\0\x40", b"\x40\0\0", b"a\0", b"\x01"] {
-            assert!(*below(border) < *border, "{border:?}");
+    fn a_key_below_a_boundary_is_one_of_the_partition_before() {
+        for boundary in [&b"g"[..], b"\0\x40", b"\x40\0\0", b"a\0", b"\x01"] {
+            assert!(*below(boundary) < *boundary, "{boundary:?}");
         }
         assert_eq!(below(b"g"), b"f\xff\xff\xff\xff\xff\xff\xff\xff");
     }

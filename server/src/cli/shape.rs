@@ -171,7 +171,7 @@ fn wet(request: ReshapeRequest, planned: &Reshaped) -> ReshapeRequest {
     let mut request = ReshapeRequest { dry_run: false, ..request };
     if let (Shape::Split { partition, at }, Some(cut)) = (&mut request.shape, &planned.cut) {
         (*partition, *at) = (planned.partition, Some(cut.at.clone()));
-        request.within = Some(cut.borders.clone());
+        request.within = Some(cut.boundaries.clone());
     }
     request
 }

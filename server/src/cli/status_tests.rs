@@ -12,7 +12,7 @@ use crate::text::Coding;
 /// Three nodes, the directory and four partitions; the nodes in `down` do not answer.
 fn cluster(down: &[u32]) -> Status {
     let up = |node: u32| !down.contains(&node);
-    let borders = ["", "g", "n", "t"];
+    let boundaries = ["", "g", "n", "t"];
     let replicas = || {
         (1..=3)
             .map(|n| ReplicaStatus {
@@ -26,8 +26,8 @@ fn cluster(down: &[u32]) -> Status {
     };
     let partition = |id: u32| {
         let index = id.checked_sub(1).map(|index| index as usize);
-        let low = index.map_or("", |index| borders[index]);
-        let high = index.and_then(|index| borders.get(index + 1));
+        let low = index.map_or("", |index| boundaries[index]);
+        let high = index.and_then(|index| boundaries.get(index + 1));
         let leader = if up(id % 3 + 1) { Some(NodeId(id % 3 + 1)) } else { None };
         PartitionStatus {
             id: PartitionId(id),
@@ -151,7 +151,7 @@ fn without_a_cluster_the_next_command_is_named() {
 }
 
 #[test]
-fn borders_that_are_no_text_have_a_place_in_json() {
+fn boundaries_that_are_no_text_have_a_place_in_json() {
     let mut status = cluster(&[]);
     status.partitions[1].high = Some(Bytes::from_static(&[0x80, 0]));
     let json = to_json(&status);

@@ -139,7 +139,7 @@ fn reshape(request: &ReshapeRequest) -> Result<(), String> {
     }
     let Some(within) = &request.within else { return Ok(()) };
     let longest = within.low.len().max(within.high.as_ref().map_or(0, |high| high.len()));
-    at_most("a border", longest, KEY_BYTES_MAX, "bytes")
+    at_most("a boundary", longest, KEY_BYTES_MAX, "bytes")
 }
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use coppice_client::map::PartitionMap;
-    use coppice_client::wire::{Borders, ChangeId, NodeId, PartitionId};
+    use coppice_client::wire::{Boundaries, ChangeId, NodeId, PartitionId};
 
     use super::*;
 
@@ -205,7 +205,7 @@ mod tests {
         let keys = vec![bytes::Bytes::new(); 256];
         let fault = LinkFault { to: NodeId(1), cut: false, delay_ms: 60_000 };
         let to = vec![NodeId(1); 1_025];
-        let within = Borders { low: long().into(), high: None };
+        let within = Boundaries { low: long().into(), high: None };
         let cut = Shape::Split { partition: None, at: None };
         let split = ReshapeRequest {
             change: ChangeId(1),

@@ -128,7 +128,7 @@ fn admin_reply(outcome: TransferOutcome) -> Option<AdminReply> {
 /// Asks the leader until it answers, or the time is over.
 async fn route(shared: &Arc<Handle>, transfer: Transfer) -> AdminReply {
     let Transfer { partition, to, until } = transfer;
-    let (mut trouble, mut sent) = (None, false);
+    let (mut reason, mut sent) = (None, false);
     loop {
         match leader_of(shared, partition).await {
             Some(leader) if leader == to => return AdminReply::Transferred { pause_us: 0 },
@@ -140,12 +140,12 @@ async fn route(shared: &Arc<Handle>, transfer: Transfer) -> AdminReply {
             }
             Some(leader) => match ask_leader(shared, leader, transfer).await {
                 Ok(Some(reply)) => return reply,
-                Ok(None) => trouble = Some(format!("{leader} does not lead {partition}")),
+                Ok(None) => reason = Some(format!("{leader} does not lead {partition}")),
                 Err(AskError::Refused { text, .. }) => return failed(AdminError::Refused(text)),
                 Err(error) => {
                     sent |= !matches!(error, AskError::Unreachable { .. });
                     let text = format!("{leader}, the last known leader of {partition}, cannot be reached: {error}");
-                    trouble = Some(text);
+                    reason = Some(text);
                 }
             },
             None => {}
@@ -156,12 +156,12 @@ async fn route(shared: &Arc<Handle>, transfer: Transfer) -> AdminReply {
         tokio::time::sleep(LOOK).await;
     }
     let nobody = || format!("{partition} has no leader that its nodes know of");
-    match (sent, trouble) {
-        (true, trouble) => {
-            let text = trouble.unwrap_or_else(nobody);
+    match (sent, reason) {
+        (true, reason) => {
+            let text = reason.unwrap_or_else(nobody);
             failed(AdminError::TimedOut(format!("{to} did not take {partition} over in time: {text}")))
         }
-        (false, trouble) => failed(AdminError::Unavailable(trouble.unwrap_or_else(nobody))),
+        (false, reason) => failed(AdminError::Unavailable(reason.unwrap_or_else(nobody))),
     }
 }
 

@@ -48,7 +48,7 @@ struct Shared {
     /// A fault has struck: queries are asked until it is over.
     struck: Notify,
     /// Where two partitions meet, if there are two.
-    border: RefCell<Option<Vec<u8>>>,
+    boundary: RefCell<Option<Vec<u8>>>,
     began: Instant,
 }
 
@@ -60,7 +60,7 @@ impl AvailabilityProbe {
             measure: RefCell::default(),
             fast: Cell::new(false),
             struck: Notify::new(),
-            border: RefCell::default(),
+            boundary: RefCell::default(),
             began: Instant::now(),
         });
         let across = crate::task::spawn(ask_across(client.clone(), shared.clone()));
@@ -80,7 +80,7 @@ impl AvailabilityProbe {
                     .map(|kind| crate::task::spawn(beat(client.clone(), shared.clone(), *id, kind, pulse_key(low)))),
             });
         }
-        *self.shared.border.borrow_mut() =
+        *self.shared.boundary.borrow_mut() =
             partitions.iter().map(|(_, low)| low).filter(|low| !low.is_empty()).min().cloned();
     }
 
@@ -165,15 +165,15 @@ async fn beat(client: Client, shared: Rc<Shared>, partition: u32, kind: Kind, ke
     }
 }
 
-/// Reads across a border of two partitions while a fault is measured.
+/// Reads across a boundary of two partitions while a fault is measured.
 async fn ask_across(client: Client, shared: Rc<Shared>) {
     loop {
         shared.struck.notified().await;
         while shared.fast.get() {
-            let border = shared.border.borrow().clone();
+            let boundary = shared.boundary.borrow().clone();
             let asked = shared.began.elapsed();
-            if let Some(border) = border
-                && is_answered(&client, &below(&border), &[&border[..], b"\0"].concat()).await
+            if let Some(boundary) = boundary
+                && is_answered(&client, &below(&boundary), &[&boundary[..], b"\0"].concat()).await
             {
                 shared.measure.borrow_mut().query(asked, shared.began.elapsed());
             }

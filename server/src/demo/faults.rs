@@ -11,7 +11,7 @@ use tokio::process::Command;
 use super::availability_probe::AvailabilityProbe;
 use super::cuts::Cuts;
 use super::measure::Kind;
-use super::nodes::{Life, Nodes};
+use super::nodes::{Nodes, Progress};
 use super::prompt::Until;
 use crate::status_view::{Health, is_near, sentence};
 
@@ -136,8 +136,8 @@ impl Faults {
         }
         let since = Instant::now();
         self.nodes.restart(number).map_err(|error| format!("n{number} cannot be started: {error}"))?;
-        let (life, took) = self.nodes.ready(number).await;
-        if let Life::Ended(how) = life {
+        let (progress, took) = self.nodes.ready(number).await;
+        if let Progress::Ended(how) = progress {
             return Err(format!("n{number} did not come up: {how}"));
         }
         self.tell_all().await;

@@ -34,7 +34,7 @@ const VARIABLES_KEPT: [&str; 3] = ["COPPICE_LOG", "COPPICE_MUTANT", "COPPICE_BUS
 
 /// How far a node has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Life {
+pub enum Progress {
     /// Started, has said nothing yet.
     Starting,
     /// Has no cluster yet.
@@ -60,7 +60,7 @@ struct Slot {
     ports: NodePorts,
     pid: u32,
     process: Option<OwnedFd>,
-    life: watch::Receiver<Life>,
+    progress: watch::Receiver<Progress>,
     asked: Rc<Cell<bool>>,
     paused: bool,
     started: Instant,
@@ -144,7 +144,7 @@ impl Nodes {
     /// True if the process of a node lives, stopped or not.
     #[must_use]
     pub fn lives(&self, number: u32) -> bool {
-        !matches!(*self.slot(number).life.borrow(), Life::Ended(_))
+        !matches!(*self.slot(number).progress.borrow(), Progress::Ended(_))
     }
 
     /// True if a node is stopped.
@@ -154,20 +154,20 @@ impl Nodes {
     }
 
     /// Waits until a node has said that it waits, is ready, or has ended. Returns how long that took from its start.
-    pub async fn spoken(&mut self, number: u32) -> (Life, Duration) {
-        self.until(number, |life| *life != Life::Starting).await
+    pub async fn spoken(&mut self, number: u32) -> (Progress, Duration) {
+        self.until(number, |progress| *progress != Progress::Starting).await
     }
 
     /// Waits until a node is ready or has ended.
-    pub async fn ready(&mut self, number: u32) -> (Life, Duration) {
-        self.until(number, |life| matches!(life, Life::Ready | Life::Ended(_))).await
+    pub async fn ready(&mut self, number: u32) -> (Progress, Duration) {
+        self.until(number, |progress| matches!(progress, Progress::Ready | Progress::Ended(_))).await
     }
 
     /// Ends a node without warning.
     pub async fn kill(&mut self, number: u32) {
         self.slot(number).asked.set(true);
         self.signal(number, Signal::KILL);
-        self.until(number, |life| matches!(life, Life::Ended(_))).await;
+        self.until(number, |progress| matches!(progress, Progress::Ended(_))).await;
     }
 
     /// Stops a node: it lives and says nothing.
@@ -214,7 +214,7 @@ impl Nodes {
                 self.signal(number, Signal::CONT);
             }
             for number in numbers.clone() {
-                let ended = self.until(number, |life| matches!(life, Life::Ended(_)));
+                let ended = self.until(number, |progress| matches!(progress, Progress::Ended(_)));
                 let _ = tokio::time::timeout_at(deadline, ended).await;
             }
         }
@@ -241,13 +241,13 @@ impl Nodes {
         }
     }
 
-    async fn until(&mut self, number: u32, reached: impl Fn(&Life) -> bool) -> (Life, Duration) {
+    async fn until(&mut self, number: u32, reached: impl Fn(&Progress) -> bool) -> (Progress, Duration) {
         let slot = self.slot_mut(number);
-        let life = match slot.life.wait_for(|life| reached(life)).await {
-            Ok(life) => life.clone(),
-            Err(_) => Life::Ended("its watcher ended".to_owned()),
+        let progress = match slot.progress.wait_for(|progress| reached(progress)).await {
+            Ok(progress) => progress.clone(),
+            Err(_) => Progress::Ended("its watcher ended".to_owned()),
         };
-        (life, slot.started.elapsed())
+        (progress, slot.started.elapsed())
     }
 
     fn spawn(&mut self, number: u32, ports: NodePorts, all: &[NodePorts]) -> io::Result<Slot> {
@@ -263,7 +263,7 @@ impl Nodes {
             Some(raw) => Some(pidfd_open(raw, PidfdFlags::empty())?),
             None => None,
         };
-        let (said, life) = watch::channel(Life::Starting);
+        let (said, progress) = watch::channel(Progress::Starting);
         let asked = Rc::new(Cell::new(false));
         let lines = child.stdout.take().map(BufReader::new);
         let watcher = Watcher {
@@ -274,7 +274,7 @@ impl Nodes {
             deaths: self.deaths.clone(),
         };
         crate::task::spawn(watcher.run(child, lines));
-        Ok(Slot { ports, pid, process, life, asked, paused: false, started })
+        Ok(Slot { ports, pid, process, progress, asked, paused: false, started })
     }
 
     fn command(&self, number: u32, ports: NodePorts, all: &[NodePorts]) -> Command {
@@ -312,7 +312,7 @@ struct Watcher {
     node: u32,
     log: PathBuf,
     asked: Rc<Cell<bool>>,
-    said: watch::Sender<Life>,
+    said: watch::Sender<Progress>,
     deaths: mpsc::UnboundedSender<Death>,
 }
 
@@ -322,9 +322,9 @@ impl Watcher {
             let mut lines = lines.lines();
             while let Ok(Some(line)) = lines.next_line().await {
                 if line.starts_with(READY) {
-                    self.said.send_replace(Life::Ready);
+                    self.said.send_replace(Progress::Ready);
                 } else if line.starts_with(WAITING) {
-                    self.said.send_replace(Life::Waiting);
+                    self.said.send_replace(Progress::Waiting);
                 }
             }
         }
@@ -333,7 +333,7 @@ impl Watcher {
             Some(line) if !self.asked.get() => format!("{how}; its last words: {line}"),
             _ => how,
         };
-        self.said.send_replace(Life::Ended(how.clone()));
+        self.said.send_replace(Progress::Ended(how.clone()));
         if !self.asked.get() {
             // Nobody listens any more only when the demo itself ends.
             let _ = self.deaths.send(Death { node: self.node, how });

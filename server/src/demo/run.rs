@@ -17,7 +17,7 @@ use super::certs;
 use super::cuts::Cuts;
 use super::faults::{Faults, Refused, lows};
 use super::home::Home;
-use super::nodes::{Death, Life, Nodes};
+use super::nodes::{Death, Nodes, Progress};
 use super::prompt::{self, PromptCommand};
 use super::split_keys::split_keys;
 use super::start::{Started, start};
@@ -132,7 +132,7 @@ async fn form(nodes: &mut Nodes, waiting: &[u32], partitions: u32, endpoints: &s
         admin.init(request).await.map_err(|error| errors::admin_failure(&error, &context))?;
     }
     for number in (1..=nodes.count()).filter(|number| !lost.contains(number)) {
-        if let (Life::Ended(how), _) = nodes.ready(number).await {
+        if let (Progress::Ended(how), _) = nodes.ready(number).await {
             return Err(context.failure("node", format!("demo: n{number} ended while the cluster was formed: {how}")));
         }
     }

@@ -1,15 +1,15 @@
 //! Where a demo cuts its key space: the letters, evenly.
 
-/// The borders between `partitions` partitions: one letter each, or two where there are more partitions than letters.
+/// The split keys of `partitions` partitions: one letter each, or two where there are more partitions than letters.
 #[must_use]
 pub fn split_keys(partitions: u32) -> Vec<String> {
     let letter = |index: u32| char::from(b'a' + u8::try_from(index % 26).unwrap_or(0));
     (1..partitions)
-        .map(|border| {
+        .map(|boundary| {
             if partitions <= 26 {
-                letter(border * 26 / partitions).to_string()
+                letter(boundary * 26 / partitions).to_string()
             } else {
-                let index = border * 26 * 26 / partitions;
+                let index = boundary * 26 * 26 / partitions;
                 [letter(index / 26), letter(index)].iter().collect()
             }
         })

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::certs::Certs;
 use super::home::{Home, HomeError, Manifest};
-use super::nodes::{Death, Life, Nodes};
+use super::nodes::{Death, Nodes, Progress};
 use super::ports::{self, NodePorts};
 use crate::cli::args::DemoArgs;
 use crate::cli::{Exit, Failure, words};
@@ -48,31 +48,31 @@ pub async fn start(args: &DemoArgs) -> Result<Started, Failure> {
     for _ in 1..ATTEMPTS {
         match attempt(args, any_ports).await {
             // Somebody else took a port between our look and our node: another demo, most likely.
-            Err(Trouble::PortTaken(_)) => any_ports = true,
-            Err(Trouble::Other(failure)) => return Err(failure),
+            Err(StartError::PortTaken(_)) => any_ports = true,
+            Err(StartError::Other(failure)) => return Err(failure),
             Ok(started) => return Ok(started),
         }
     }
-    attempt(args, any_ports).await.map_err(|trouble| match trouble {
-        Trouble::PortTaken(failure) | Trouble::Other(failure) => failure,
+    attempt(args, any_ports).await.map_err(|error| match error {
+        StartError::PortTaken(failure) | StartError::Other(failure) => failure,
     })
 }
 
 /// Why an attempt failed.
-enum Trouble {
+enum StartError {
     /// Perhaps a port that was free a moment ago; others may do.
     PortTaken(Failure),
     /// Everything else.
     Other(Failure),
 }
 
-impl From<Failure> for Trouble {
+impl From<Failure> for StartError {
     fn from(failure: Failure) -> Self {
         Self::Other(failure)
     }
 }
 
-async fn attempt(args: &DemoArgs, any_ports: bool) -> Result<Started, Trouble> {
+async fn attempt(args: &DemoArgs, any_ports: bool) -> Result<Started, StartError> {
     let mut home = match &args.data_dir {
         Some(path) => Home::kept(path),
         None => Home::temporary(),
@@ -122,7 +122,7 @@ async fn attempt(args: &DemoArgs, any_ports: bool) -> Result<Started, Trouble> {
             }
             // Two demos that took each other's ports may both have ended by now: no port shows it any more.
             let taken = resumed.is_none() && !any_ports;
-            Err(if taken { Trouble::PortTaken(failure) } else { Trouble::Other(failure) })
+            Err(if taken { StartError::PortTaken(failure) } else { StartError::Other(failure) })
         }
     }
 }
@@ -133,8 +133,8 @@ async fn all_spoken(nodes: &mut Nodes, home: &Home) -> Result<Vec<u32>, Failure>
     for number in 1..=nodes.count() {
         let spoken = tokio::time::timeout(START_TIMEOUT, nodes.spoken(number)).await;
         match spoken {
-            Ok((Life::Ended(how), _)) => return Err(node_failure(number, &how, home)),
-            Ok((Life::Waiting, _)) => waiting.push(number),
+            Ok((Progress::Ended(how), _)) => return Err(node_failure(number, &how, home)),
+            Ok((Progress::Waiting, _)) => waiting.push(number),
             Ok(_) => {}
             Err(_) => return Err(node_failure(number, "it says nothing", home)),
         }

@@ -172,17 +172,17 @@ impl KnownIncarnation {
     /// The claim contradicts what was met before: refuse the connection.
     pub fn judge(&self, claim: &IncarnationClaim) -> Result<Judgement, ClaimError> {
         let (claimed, known) = (claim.incarnation, self.incarnation);
-        if (claimed > STARTS_MAX || claim.recovered_lsn > LSN_MAX) && !mutant!(absurd_life_met) {
+        if (claimed > STARTS_MAX || claim.recovered_lsn > LSN_MAX) && !mutant!(absurd_claim_met) {
             return Err(ClaimError::Absurd { claimed, lsn: claim.recovered_lsn });
         }
         if claimed < known {
             return Err(ClaimError::OlderStart { claimed, known });
         }
         if claimed == known {
-            let same = claim.boot_id == self.boot_id || mutant!(life_ignored);
+            let same = claim.boot_id == self.boot_id || mutant!(boot_id_ignored);
             return if same { Ok(Judgement::Known) } else { Err(ClaimError::Twins { claimed }) };
         }
-        let met_before = known > 0 && !mutant!(life_ignored);
+        let met_before = known > 0 && !mutant!(boot_id_ignored);
         if met_before && claim.past_boot_id(known).is_some_and(|boot_id| boot_id != self.boot_id) {
             return Err(ClaimError::OtherPast { claimed, known });
         }
@@ -198,7 +198,7 @@ impl KnownIncarnation {
 
     /// The node said how far its log is durable, on a connection that was let in.
     pub fn told(&mut self, durable_lsn: u64) {
-        if durable_lsn <= LSN_MAX || mutant!(absurd_life_met) {
+        if durable_lsn <= LSN_MAX || mutant!(absurd_claim_met) {
             self.durable_lsn = self.durable_lsn.max(durable_lsn);
         }
     }
@@ -228,76 +228,76 @@ mod tests {
         }
     }
 
-    fn meets(witness: &mut KnownIncarnation, claim: &IncarnationClaim) -> Result<(), ClaimError> {
-        if let Judgement::New(newer) = witness.judge(claim)? {
-            *witness = newer;
+    fn meets(known: &mut KnownIncarnation, claim: &IncarnationClaim) -> Result<(), ClaimError> {
+        if let Judgement::New(newer) = known.judge(claim)? {
+            *known = newer;
         }
         Ok(())
     }
 
     #[test]
     fn a_restart_is_no_copy() {
-        let (mut witness, mut directory) = (KnownIncarnation::default(), Directory::default());
+        let (mut known, mut directory) = (KnownIncarnation::default(), Directory::default());
         for boot_id in 1..40 {
             let claim = directory.start(boot_id);
-            assert_eq!(meets(&mut witness, &claim), Ok(()));
-            assert_eq!(meets(&mut witness, &claim), Ok(()), "the same start connects again");
+            assert_eq!(meets(&mut known, &claim), Ok(()));
+            assert_eq!(meets(&mut known, &claim), Ok(()), "the same start connects again");
             directory.end += 10;
-            witness.told(directory.end);
+            known.told(directory.end);
         }
         for boot_id in 40..100 {
             directory.start(boot_id);
         }
-        assert_eq!(meets(&mut witness, &directory.start(100)), Ok(()), "starts that nobody met");
+        assert_eq!(meets(&mut known, &directory.start(100)), Ok(()), "starts that nobody met");
     }
 
     /// Stopped, copied, started, worked, stopped; the copy is put back and started: it counts the same start.
     #[test]
-    fn px12_a_copy_taken_while_the_node_was_stopped_is_told_from_the_life_after_it() {
-        let (mut witness, mut directory) = (KnownIncarnation::default(), Directory::default());
-        meets(&mut witness, &directory.start(1)).expect("the first");
+    fn px12_a_copy_taken_while_the_node_was_stopped_is_told_from_the_start_after_it() {
+        let (mut known, mut directory) = (KnownIncarnation::default(), Directory::default());
+        meets(&mut known, &directory.start(1)).expect("the first");
         directory.end = 100;
         let mut copy = directory.clone();
-        meets(&mut witness, &directory.start(2)).expect("the original");
-        witness.told(150);
+        meets(&mut known, &directory.start(2)).expect("the original");
+        known.told(150);
         let claim = copy.start(3);
         assert_eq!((claim.incarnation, claim.recovered_lsn), (2, 100), "all else is as the original said it");
-        assert_eq!(meets(&mut witness, &claim), Err(ClaimError::Twins { claimed: 2 }));
+        assert_eq!(meets(&mut known, &claim), Err(ClaimError::Twins { claimed: 2 }));
         // It starts once more, and works alone until its log is longer than the original's.
         copy.end = 400;
-        assert_eq!(meets(&mut witness, &copy.start(4)), Err(ClaimError::OtherPast { claimed: 3, known: 2 }));
+        assert_eq!(meets(&mut known, &copy.start(4)), Err(ClaimError::OtherPast { claimed: 3, known: 2 }));
         directory.end = 200;
-        assert_eq!(meets(&mut witness, &directory.start(5)), Ok(()), "the original");
+        assert_eq!(meets(&mut known, &directory.start(5)), Ok(()), "the original");
     }
 
     #[test]
     fn an_old_copy_and_one_of_a_running_node_are_told_too() {
-        let (mut witness, mut directory) = (KnownIncarnation::default(), Directory::default());
+        let (mut known, mut directory) = (KnownIncarnation::default(), Directory::default());
         let mut old = directory.clone();
         for boot_id in 1..4 {
-            meets(&mut witness, &directory.start(boot_id)).expect("the original");
+            meets(&mut known, &directory.start(boot_id)).expect("the original");
         }
-        assert_eq!(meets(&mut witness, &old.start(9)), Err(ClaimError::OlderStart { claimed: 1, known: 3 }));
+        assert_eq!(meets(&mut known, &old.start(9)), Err(ClaimError::OlderStart { claimed: 1, known: 3 }));
         directory.end = 50;
         let mut running = directory.clone();
-        witness.told(60);
+        known.told(60);
         let claim = running.start(10);
-        assert_eq!(meets(&mut witness, &claim), Err(ClaimError::ForgottenLog { claimed: 50, known: 60 }));
+        assert_eq!(meets(&mut known, &claim), Err(ClaimError::ForgottenLog { claimed: 50, known: 60 }));
     }
 
     /// A copy that starts again and again where nobody hears it was once taken for the node after seventeen starts: it
     /// told of the sixteen before only.
     #[test]
     fn px12_a_copy_does_not_become_the_node_by_starting_often() {
-        let (mut witness, mut directory) = (KnownIncarnation::default(), Directory::default());
-        meets(&mut witness, &directory.start(1)).expect("the first");
+        let (mut known, mut directory) = (KnownIncarnation::default(), Directory::default());
+        meets(&mut known, &directory.start(1)).expect("the first");
         directory.end = 100;
         let mut copy = directory.clone();
-        meets(&mut witness, &directory.start(2)).expect("the original");
+        meets(&mut known, &directory.start(2)).expect("the original");
         copy.end = 500;
         for boot_id in 3..250 {
             let claim = copy.start(boot_id);
-            assert!(meets(&mut witness, &claim).is_err(), "start {}", claim.incarnation);
+            assert!(meets(&mut known, &claim).is_err(), "start {}", claim.incarnation);
         }
     }
 
@@ -314,22 +314,22 @@ mod tests {
     /// One frame with the highest number that there is once made every later start of a node an old copy.
     #[test]
     fn px12_what_no_node_says_changes_nothing() {
-        let (mut witness, mut directory) = (KnownIncarnation::default(), Directory::default());
-        meets(&mut witness, &directory.start(1)).expect("the first");
-        witness.told(u64::MAX);
+        let (mut known, mut directory) = (KnownIncarnation::default(), Directory::default());
+        meets(&mut known, &directory.start(1)).expect("the first");
+        known.told(u64::MAX);
         for (incarnation, lsn) in [(u64::MAX, 5), (2, u64::MAX), (STARTS_MAX + 1, LSN_MAX)] {
             let absurd = IncarnationClaim::new(incarnation, 9, &[1], lsn);
-            assert!(matches!(meets(&mut witness, &absurd), Err(ClaimError::Absurd { .. })), "{absurd:?}");
+            assert!(matches!(meets(&mut known, &absurd), Err(ClaimError::Absurd { .. })), "{absurd:?}");
         }
-        assert_eq!(meets(&mut witness, &directory.start(2)), Ok(()), "the node itself");
+        assert_eq!(meets(&mut known, &directory.start(2)), Ok(()), "the node itself");
     }
 
     /// An empty directory that is given the identity of a node whose disk was lost in its first start.
     #[test]
     fn a_wiped_disk_is_not_the_node_that_it_was() {
-        let mut witness = KnownIncarnation::default();
-        meets(&mut witness, &Directory::default().start(1)).expect("the first");
-        assert_eq!(meets(&mut witness, &Directory::default().start(2)), Err(ClaimError::Twins { claimed: 1 }));
+        let mut known = KnownIncarnation::default();
+        meets(&mut known, &Directory::default().start(1)).expect("the first");
+        assert_eq!(meets(&mut known, &Directory::default().start(2)), Err(ClaimError::Twins { claimed: 1 }));
     }
 
     #[cfg(feature = "mutants")]
@@ -341,7 +341,7 @@ mod tests {
 
     #[cfg(feature = "mutants")]
     #[test]
-    fn a_life_that_no_node_has_is_caught() {
-        planted::assert_caught("absurd_life_met", "incarnation::claim::tests::px12_what_no_node_says_changes_nothing");
+    fn a_claim_that_no_node_makes_is_caught() {
+        planted::assert_caught("absurd_claim_met", "incarnation::claim::tests::px12_what_no_node_says_changes_nothing");
     }
 }

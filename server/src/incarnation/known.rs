@@ -35,7 +35,7 @@ pub struct IncarnationTable(BTreeMap<NodeId, KnownIncarnation>);
 impl IncarnationTable {
     /// What the file says; none: there is none. One that is damaged says nothing, and is written anew.
     pub fn read(file: Option<&[u8]>) -> IncarnationTable {
-        if mutant!(witness_forgets) {
+        if mutant!(incarnation_table_forgotten) {
             return IncarnationTable::default();
         }
         let Some(bytes) = file else { return IncarnationTable::default() };
@@ -60,9 +60,9 @@ impl IncarnationTable {
         let known = self.0.get(&node).copied().unwrap_or_default();
         Ok(match known.judge(claim)? {
             Judgement::Known => None,
-            Judgement::New(witness) => {
+            Judgement::New(met) => {
                 let mut newer = self.clone();
-                newer.0.insert(node, witness);
+                newer.0.insert(node, met);
                 Some(newer)
             }
         })
@@ -70,21 +70,21 @@ impl IncarnationTable {
 
     /// Takes over what `newer` says of `node`.
     fn take(&mut self, node: NodeId, mut newer: IncarnationTable) {
-        if let Some(witness) = newer.0.remove(&node) {
-            self.0.insert(node, witness);
+        if let Some(met) = newer.0.remove(&node) {
+            self.0.insert(node, met);
         }
     }
 
     /// `node` said how far its log is durable, on a connection that was let in.
     pub fn told(&mut self, node: NodeId, durable_lsn: u64) {
-        if let Some(witness) = self.0.get_mut(&node) {
-            witness.told(durable_lsn);
+        if let Some(met) = self.0.get_mut(&node) {
+            met.told(durable_lsn);
         }
     }
 
     /// Whether this is the newest start of `node` that was let in; none was: yes.
     pub fn is_newest(&self, node: NodeId, boot_id: u64) -> bool {
-        self.0.get(&node).is_none_or(|witness| witness.is(boot_id))
+        self.0.get(&node).is_none_or(|met| met.is(boot_id))
     }
 
     /// Whether nobody was met.

@@ -113,7 +113,7 @@ impl<K: Copy + Ord> Streams<K> {
     /// Makes a chunk of each that has credit, while less than `bytes_max` waits in `outbox` and as far as `slice` goes,
     /// in frames of the stream that `stream_of` says, and tells `ended` which of them that was the end of; `true` if
     /// there is more to make.
-    pub fn pump(
+    pub fn send_chunks(
         &mut self,
         (outbox, bytes_max): (&mut Outbox, usize),
         slice: &mut Slice,
@@ -216,9 +216,9 @@ mod tests {
         (query, PartitionId(1))
     }
 
-    fn pump(parts: &mut Streams<(u32, PartitionId)>, outbox: &mut Outbox, bytes_max: usize) -> bool {
+    fn send_chunks(parts: &mut Streams<(u32, PartitionId)>, outbox: &mut Outbox, bytes_max: usize) -> bool {
         let mut slice = Slice { bytes: usize::MAX, pairs: u64::MAX };
-        parts.pump((outbox, bytes_max), &mut slice, |(query, _)| query, |_| {})
+        parts.send_chunks((outbox, bytes_max), &mut slice, |(query, _)| query, |_| {})
     }
 
     /// 768 ranges that were only counted took 50 million pairs in one go, and the worker stood still for as long.
@@ -228,14 +228,14 @@ mod tests {
         let tree = tree(MANY);
         (0..50_u32).for_each(|name| ranges.add(name, of_tree(&tree, 1, true)));
         let mut goes = 1;
-        while ranges.pump((&mut outbox, 1 << 30), &mut Slice::default(), |name| name, |name| ended.push(name)) {
+        while ranges.send_chunks((&mut outbox, 1 << 30), &mut Slice::default(), |name| name, |name| ended.push(name)) {
             goes += 1;
         }
         assert!(goes > 50 * MANY / 20_480, "{goes} goes");
         assert_eq!((ended.len(), frames(&mut outbox).len(), ranges.is_empty()), (50, 50, true));
         // What has nothing to walk over costs something all the same.
         (0..1_000).for_each(|name| ranges.add(name, job(1, 0)));
-        assert!(ranges.pump((&mut outbox, 1 << 30), &mut Slice::default(), |name| name, |_| {}));
+        assert!(ranges.send_chunks((&mut outbox, 1 << 30), &mut Slice::default(), |name| name, |_| {}));
     }
 
     #[test]
@@ -244,13 +244,13 @@ mod tests {
         parts.add(name(9), job(1, MANY));
         assert!(parts.may_send());
         // The first chunk overdraws the credit of one byte.
-        assert!(!pump(&mut parts, &mut outbox, 1 << 30));
+        assert!(!send_chunks(&mut parts, &mut outbox, 1 << 30));
         let first = frames(&mut outbox);
         assert_eq!((first.len(), first[0].stream, parts.may_send()), (1, 9, false));
         parts.add_credit(name(8), 1 << 30);
         assert!(!parts.may_send(), "credit of another part");
         parts.add_credit(name(9), 1 << 30);
-        while pump(&mut parts, &mut outbox, 1 << 30) {}
+        while send_chunks(&mut parts, &mut outbox, 1 << 30) {}
         let rest = frames(&mut outbox);
         let end = Part::decode(&rest.last().expect("chunks").body).expect("a part").end;
         assert_eq!((end, parts.is_empty()), (Some(PartEnd::Complete), true));
@@ -260,16 +260,16 @@ mod tests {
     fn what_finds_no_room_waits_its_turn_and_may_be_called_off() {
         let (mut parts, mut outbox) = (Streams::default(), Outbox::default());
         (1..=4).for_each(|query| parts.add(name(query), job(1, MANY)));
-        assert!(pump(&mut parts, &mut outbox, 1), "one chunk fills the room");
-        assert!(pump(&mut parts, &mut outbox, 1));
+        assert!(send_chunks(&mut parts, &mut outbox, 1), "one chunk fills the room");
+        assert!(send_chunks(&mut parts, &mut outbox, 1));
         assert_eq!(frames(&mut outbox).iter().map(|frame| frame.stream).collect::<Vec<_>>(), [1]);
         parts.drop_all(|(query, _)| *query == 3);
         // Credit also reaches one of which nothing was sent.
         parts.add_credit(name(4), 1 << 30);
-        assert!(pump(&mut parts, &mut outbox, 1 << 30));
+        assert!(send_chunks(&mut parts, &mut outbox, 1 << 30));
         let sent: Vec<u32> = frames(&mut outbox).iter().map(|frame| frame.stream).collect();
         assert_eq!(sent, [2, 4], "in the order in which they came");
-        while pump(&mut parts, &mut outbox, 1 << 30) {}
+        while send_chunks(&mut parts, &mut outbox, 1 << 30) {}
         assert!(frames(&mut outbox).len() == 1 && !parts.is_empty(), "1 and 2 wait for credit");
     }
 
@@ -280,7 +280,7 @@ mod tests {
             ranges.add(name, job);
         }
         let mut slice = Slice { bytes: usize::MAX, pairs: u64::MAX };
-        assert!(!ranges.pump((&mut outbox, 1 << 30), &mut slice, |name| name, |name| ended.push(name)));
+        assert!(!ranges.send_chunks((&mut outbox, 1 << 30), &mut slice, |name| name, |name| ended.push(name)));
         assert_eq!((ended, ranges.len()), (vec![5], 2), "one without credit has not been begun");
         ranges.add(9, job(1, 1));
         assert_eq!(ranges.expire(Duration::from_secs(3600), u64::MAX), [0u32; 0]);

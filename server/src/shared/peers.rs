@@ -27,7 +27,7 @@ impl Peers {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         let heard = heard.entry(node).or_default();
         heard.at = heard.at.max(now);
-        heard.life += u64::from(anew);
+        heard.connection += u64::from(anew);
     }
 
     /// What was heard of each node so far.

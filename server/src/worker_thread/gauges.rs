@@ -145,7 +145,7 @@ impl GroupMetrics {
         let executor = group.replica.executor();
         let counters = paxos.counters();
         let (keys, bytes) = group.size();
-        let sessions = executor.machine().partition().map_or(0, |shard| shard.sessions().len() as u64);
+        let sessions = executor.machine().partition().map_or(0, |partition| partition.sessions().len() as u64);
         self.metrics.publish(&PartitionSample {
             commands_decided: counters.commands_decided,
             instances_decided: counters.instances_decided,

@@ -136,19 +136,19 @@ pub fn plain_files() -> Vec<Shape> {
         tagged(0, &plain(&kept)),
         tagged(1, &plain(&CreateRequest::of(entry))),
         tagged(1, &plain(&CreateRequest::of_later(entry))),
-        tagged(3, &plain(&witnesses())),
+        tagged(3, &plain(&known_incarnations())),
         tagged(4, &plain(&claim)),
     ];
-    files.extend(peers::border_changes().iter().map(|change| tagged(2, &plain(change))));
+    files.extend(peers::boundary_changes().iter().map(|change| tagged(2, &plain(change))));
     files
 }
 
-fn witnesses() -> BTreeMap<NodeId, KnownIncarnation> {
-    let witness = |n: u64| match KnownIncarnation::default().judge(&IncarnationClaim::new(n, n << 32, &[3], 9)) {
-        Ok(Judgement::New(witness)) => witness,
+fn known_incarnations() -> BTreeMap<NodeId, KnownIncarnation> {
+    let one = |n: u64| match KnownIncarnation::default().judge(&IncarnationClaim::new(n, n << 32, &[3], 9)) {
+        Ok(Judgement::New(one)) => one,
         other => panic!("{other:?}"),
     };
-    (1..4).map(|n| (NodeId(n), witness(u64::from(n)))).collect()
+    (1..4).map(|n| (NodeId(n), one(u64::from(n)))).collect()
 }
 
 pub fn run_plain_file(bytes: &[u8]) -> bool {
@@ -163,29 +163,29 @@ pub fn run_plain_file(bytes: &[u8]) -> bool {
         2 => stable::<BoundaryChange>(body).is_some(),
         3 => stable::<BTreeMap<NodeId, KnownIncarnation>>(body).is_some_and(|known| {
             let claim = IncarnationClaim::new(2, 9, &[1 << 32], 9);
-            known.values().for_each(|witness| _ = witness.judge(&claim));
+            known.values().for_each(|one| _ = one.judge(&claim));
             true
         }),
         _ => stable::<IncarnationClaim>(body).is_some_and(|claim| {
-            witnesses().values().for_each(|witness| _ = witness.judge(&claim));
+            known_incarnations().values().for_each(|one| _ = one.judge(&claim));
             true
         }),
     }
 }
 
-/// The file of witnesses, read from a disk.
-pub fn witness_files() -> Vec<Shape> {
+/// The file of known incarnations, read from a disk.
+pub fn known_incarnations_files() -> Vec<Shape> {
     let mut shape = Shape::default();
     let group = shape.open(Prefix::Nothing);
     shape.append(&parse("8 4", &[&b"COPPWIT\x01"[..], &[0; 4]].concat()));
-    shape.append(&plain(&witnesses()));
+    shape.append(&plain(&known_incarnations()));
     shape.close(group);
     vec![shape]
 }
 
-pub fn run_witness_file(bytes: &[u8]) -> bool {
+pub fn run_known_incarnations_file(bytes: &[u8]) -> bool {
     thread_local! {
-        static SCRATCH: crate::common::Scratch = crate::common::Scratch::new("witnesses");
+        static SCRATCH: crate::common::Scratch = crate::common::Scratch::new("known-incarnations");
     }
     let mut whole = bytes.to_vec();
     if let Some((head, body)) = whole.split_at_mut_checked(12) {
@@ -193,10 +193,10 @@ pub fn run_witness_file(bytes: &[u8]) -> bool {
     }
     SCRATCH.with(|scratch| {
         std::fs::write(scratch.path("incarnations"), &whole).expect("written");
-        let witnesses = KnownIncarnations::open(&scratch.0);
-        witnesses.told(NodeId(1), 1 << 40);
-        let knows = !witnesses.is_newest(NodeId(1), 5);
-        knows || !witnesses.is_newest(NodeId(2), 5)
+        let known = KnownIncarnations::open(&scratch.0);
+        known.told(NodeId(1), 1 << 40);
+        let knows = !known.is_newest(NodeId(1), 5);
+        knows || !known.is_newest(NodeId(2), 5)
     })
 }
 

@@ -40,7 +40,7 @@ pub const TARGETS: &[Target] = &[
     target("log_record", 1, disk::log_records, disk::run_log_record),
     target("segment_header", 4, disk::headers, disk::run_header),
     target("plain_files", 2, disk::plain_files, disk::run_plain_file),
-    target("witness_file", 100, disk::witness_files, disk::run_witness_file),
+    target("known_incarnations_file", 100, disk::known_incarnations_files, disk::run_known_incarnations_file),
     target("manifest", 4, disk::manifests, disk::run_manifest),
     target("snapshot_stream", 4, disk::snapshot_streams, disk::run_snapshot_stream),
     target("snapshot_state", 2, disk::snapshot_states, disk::run_snapshot_state),

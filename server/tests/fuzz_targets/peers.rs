@@ -228,8 +228,8 @@ pub fn run_share(bytes: &[u8]) -> bool {
     true
 }
 
-/// Changes of borders, as the directory orders them.
-pub fn border_changes() -> Vec<BoundaryChange> {
+/// Changes of boundaries, as the directory orders them.
+pub fn boundary_changes() -> Vec<BoundaryChange> {
     let replica = |n| ReplicaInfo { replica: WireReplicaId(n), node: NodeId(n), role: Role::Voter };
     let (parent, partition) = (PartitionId(3), PartitionId(3));
     let split = BoundaryStep::Split {
@@ -251,7 +251,7 @@ pub fn words(ballot: Ballot) -> Vec<MulticastBody> {
     let ticket = |n| Ticket { ballot, n };
     let asked = shares().into_iter().map(|share| SubQuery { query: QueryId(9), bytes: share.whole().into() });
     let place = |n, work| MulticastBody::Place(Place { ticket: ticket(n), prev: Some(ticket(n - 1)), work });
-    let changes = border_changes().into_iter().map(|change| {
+    let changes = boundary_changes().into_iter().map(|change| {
         let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
         MulticastBody::Place(Place {
             ticket: ticket(2),
@@ -282,7 +282,7 @@ pub fn multicast_shape(multicast: &[MulticastMessage]) -> Shape {
 
 /// The queries and changes of an image by their fields.
 pub fn with_works(shape: Shape) -> Shape {
-    let shape = border_changes().iter().fold(shape, |shape, change| {
+    let shape = boundary_changes().iter().fold(shape, |shape, change| {
         let fields = plain(change);
         shape.graft(&fields.whole(), &fields)
     });
@@ -353,9 +353,9 @@ pub fn run_greetings(bytes: &[u8]) -> bool {
             _ = handshake::admit(&hello, None, &PartitionMap::default());
             _ = handshake::admit(&hello, Some(&own), &map);
             if let Some(from) = &hello.from {
-                let mut witness = coppice_server::incarnation::claim::KnownIncarnation::default();
-                witness.told(1 << 40);
-                _ = witness.judge(&from.claim);
+                let mut known = coppice_server::incarnation::claim::KnownIncarnation::default();
+                known.told(1 << 40);
+                _ = known.judge(&from.claim);
             }
             true
         }),
@@ -446,7 +446,7 @@ pub fn reshapings() -> Vec<Reshaping> {
 
 pub fn admin_requests() -> Vec<AdminRequest> {
     let reshape = |shape| {
-        let within = Some(coppice_client::wire::Borders { low: Bytes::new(), high: Some(Bytes::from_static(b"q")) });
+        let within = Some(coppice_client::wire::Boundaries { low: Bytes::new(), high: Some(Bytes::from_static(b"q")) });
         AdminRequest::Reshape(ReshapeRequest {
             change: WireChangeId(1 << 50),
             shape,
@@ -570,7 +570,7 @@ pub fn used(map: &PartitionMap) {
 pub fn admin_replies() -> Vec<AdminReply> {
     let cut = coppice_client::wire::SplitPlan {
         at: Bytes::from_static(b"c"),
-        borders: coppice_client::wire::Borders { low: Bytes::new(), high: None },
+        boundaries: coppice_client::wire::Boundaries { low: Bytes::new(), high: None },
     };
     let reshaped = coppice_client::wire::Reshaped {
         done: false,

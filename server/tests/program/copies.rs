@@ -43,7 +43,7 @@ fn answers(cluster: &Cluster, key: &str, value: &str) -> bool {
 
 #[test]
 #[ignore = "long: several starts"]
-fn px12_a_copy_put_back_one_life_later_takes_part_in_nothing() {
+fn px12_a_copy_put_back_one_start_later_takes_part_in_nothing() {
     let mut cluster = Cluster::formed(3, "");
     assert_eq!(cluster.run(&["put", "a", "before"]).code, 0);
     copied_while_stopped(&mut cluster, 2);

@@ -12,8 +12,8 @@ fn stranger() -> Cluster {
         assert_eq!(cluster.run(&["put", &format!("k{number:02}"), "foreign"]).code, 0);
         assert_eq!(cluster.run(&["put", &format!("a{number:02}"), "foreign"]).code, 0);
     }
-    for border in ["y", "w", "t", "m"] {
-        assert_eq!(cluster.run(&["partition", "split", "p5", "--at", border, "--yes"]).code, 0);
+    for boundary in ["y", "w", "t", "m"] {
+        assert_eq!(cluster.run(&["partition", "split", "p5", "--at", boundary, "--yes"]).code, 0);
     }
     cluster
 }

@@ -82,7 +82,7 @@ fn commands_inside_a_partition_write_no_letter() {
     let before = letters();
     work(b"2");
     assert_eq!(letters(), before);
-    // What does cost letters is counted: a border is moved by a ticket.
+    // What does cost letters is counted: a boundary is moved by a ticket.
     assert_eq!(cluster.run(&["partition", "split", "p1", "--at", "c", "--yes"]).code, 0);
     assert!(letters() > before);
 }

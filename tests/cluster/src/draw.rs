@@ -10,7 +10,7 @@ use coppice_check::marks::MoveResult;
 use coppice_client::{Operation, ReadMode};
 use coppice_testkit::random::Random;
 
-use super::climb::Climb;
+use super::mark_mover::MarkMover;
 use super::space::Space;
 
 /// What a client asks for next.
@@ -50,7 +50,7 @@ pub struct Drawer {
     /// The one of its other operations; none: it roams. So each partition has clients that a fault of another one does
     /// not stop.
     home: Option<usize>,
-    climb: Climb,
+    marks: MarkMover,
     /// Values that it saw last, for cas.
     seen: BTreeMap<usize, Vec<u8>>,
 }
@@ -61,8 +61,8 @@ impl Drawer {
         let regions = space.ranges();
         let home = client.is_multiple_of(2).then(|| client as usize / 2 % regions.len());
         let random = Random::of(seed, 0x0c11_e575 + u64::from(client));
-        let climb = Climb::new(client, space.mark_of(client));
-        Drawer { client, writes: 0, random, space, regions, home, climb, seen: BTreeMap::new() }
+        let marks = MarkMover::new(client, space.mark_of(client));
+        Drawer { client, writes: 0, random, space, regions, home, marks, seen: BTreeMap::new() }
     }
 
     /// The number of the last write drawn: its values begin with `client.number`.
@@ -81,18 +81,18 @@ impl Drawer {
 
     /// What became of the write drawn last.
     pub fn told(&mut self, told: MoveResult) {
-        self.climb.told(told);
+        self.marks.told(told);
     }
 
     /// The next call follows the last answer at once: it moves the same ladder or token.
     pub fn hurries(&self) -> bool {
-        self.climb.hurries()
+        self.marks.hurries()
     }
 
     /// The next call.
     pub fn draw(&mut self) -> Draw {
-        if self.climb.hurries() {
-            return self.climb();
+        if self.marks.hurries() {
+            return self.move_mark();
         }
         match self.random.below(100) {
             0..25 => self.write(|drawer, key| {
@@ -106,7 +106,7 @@ impl Drawer {
             36..47 => self.write(|drawer, key| Operation::delete(&*drawer.space.key(key))),
             47..58 => self.write(Drawer::cas),
             58..61 => self.many(),
-            61..63 if self.climb.may_begin() => self.climb(),
+            61..63 if self.marks.may_begin() => self.move_mark(),
             61..80 => self.get(),
             _ => self.range(),
         }
@@ -114,11 +114,11 @@ impl Drawer {
 
     /// A move of its ladder or token: those of one client follow each other at once, for only then can a query stand
     /// between them.
-    fn climb(&mut self) -> Draw {
+    fn move_mark(&mut self) -> Draw {
         self.writes += 1;
         let (value, space, random) = (self.value(0), &self.space, &mut self.random);
         let place = |region: &Range<usize>| space.key(region.start + random.below(region.len()));
-        Draw::Write(vec![self.climb.step(&self.regions, place, value)])
+        Draw::Write(vec![self.marks.step(&self.regions, place, value)])
     }
 
     fn write(&mut self, operation: impl FnOnce(&mut Drawer, usize) -> Operation) -> Draw {

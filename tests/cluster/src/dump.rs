@@ -483,7 +483,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// A change of borders in the checkers' words, as it stands in the log of one of its partitions.
+    /// A change of boundaries in the checkers' words, as it stands in the log of one of its partitions.
     fn told(&mut self, change: &BoundaryChange, at: Position) -> Option<Change<'static>> {
         let id = change.version.0;
         match &change.step {

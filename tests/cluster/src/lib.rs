@@ -13,7 +13,6 @@
 pub const COMMIT: &str = env!("COPPICE_COMMIT");
 
 pub mod cli;
-mod climb;
 pub mod command;
 mod cuts;
 mod disk_faults;
@@ -28,6 +27,7 @@ mod judged;
 mod kernel;
 mod kinds;
 mod links;
+mod mark_mover;
 mod matrix;
 mod nemesis;
 pub mod nodes;

@@ -58,7 +58,7 @@ impl What {
         }
     }
 
-    /// What a call is; a range shows by its answer whether it crosses a border.
+    /// What a call is; a range shows by its answer whether it crosses a boundary.
     pub fn of(call: &Call<'_>) -> What {
         match call {
             Call::Put { .. } => What::Put,

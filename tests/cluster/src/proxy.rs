@@ -95,8 +95,8 @@ async fn serve(near: TcpStream, target: SocketAddr, mut way: watch::Receiver<Way
     }
     let (near_in, near_out) = near.into_split();
     let (far_in, far_out) = far.into_split();
-    let forth = pump(near_in, far_out, way.clone());
-    let back = pump(far_in, near_out, way);
+    let forth = forward(near_in, far_out, way.clone());
+    let back = forward(far_in, near_out, way);
     // The end of one direction is passed on as such; a broken one breaks the other.
     let _ = tokio::try_join!(forth, back);
 }
@@ -112,7 +112,7 @@ fn somewhere(chunk: &[u8]) -> usize {
     sum % chunk.len().max(1)
 }
 
-async fn pump(
+async fn forward(
     mut input: OwnedReadHalf,
     mut output: OwnedWriteHalf,
     mut way: watch::Receiver<Way>,

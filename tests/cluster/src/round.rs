@@ -180,7 +180,7 @@ fn begin(
         if let Some(space) = own {
             let request = InitRequest {
                 partitions: space.regions() as u32,
-                split_keys: space.borders(),
+                split_keys: space.boundaries(),
                 // Small, so that the nodes compare their states with each other many times.
                 settings: vec![("digest_interval".into(), "100".into())],
                 ..InitRequest::default()

@@ -33,10 +33,10 @@ const ROWS: &[(&str, By)] = &[
         By::Tests(&[("server", "lib", "what_an_authority_signs_is_used_by_its_owner_alone_and_never_overwritten")]),
     ),
     (
-        "clients have roles, for all keys or for a prefix: each role and each request, ranges across a border",
+        "clients have roles, for all keys or for a prefix: each role and each request, ranges across a boundary",
         By::Tests(&[
             ("server", "lib", "each_role_may_ask_what_it_includes_and_nothing_else"),
-            ("server/core", "lib", "a_range_across_the_border_of_a_prefix_is_denied_whole"),
+            ("server/core", "lib", "a_range_across_the_boundary_of_a_prefix_is_denied_whole"),
             ("server/core", "lib", "a_session_serves_its_own_user_only"),
             ("server", "program", "each_role_does_what_it_includes_over_the_wire"),
             ("client", "session_denied", "a_denied_call_takes_no_other_one_with_it"),

@@ -22,7 +22,7 @@ use super::workload::Workload;
 /// Partitions beyond which nothing is split any more.
 const PARTITIONS_MAX: usize = 24;
 
-/// Partitions that are left by merges: fewer make too few borders worth crossing.
+/// Partitions that are left by merges: fewer make too few boundaries worth crossing.
 const PARTITIONS_MIN: usize = 3;
 
 /// A change that is not done by then is left to itself; the next one begins.

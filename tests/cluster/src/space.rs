@@ -14,7 +14,7 @@ pub struct Space {
     regions: usize,
 }
 
-/// Fewer keys per region make no borders worth crossing.
+/// Fewer keys per region make no boundaries worth crossing.
 const KEYS_PER_REGION_MIN: usize = 4;
 
 impl Space {
@@ -49,7 +49,7 @@ impl Space {
     }
 
     /// The first keys of all regions but the first.
-    pub fn borders(&self) -> Vec<Bytes> {
+    pub fn boundaries(&self) -> Vec<Bytes> {
         (1..self.regions).map(|region| Bytes::from(self.key(self.first(region)))).collect()
     }
 
@@ -79,7 +79,7 @@ mod tests {
     fn regions_tile_the_keys() {
         let space = Space::new("check-1/", 10, 4);
         assert_eq!(space.keys(), 16, "at least a few per region");
-        assert_eq!(space.borders(), ["check-1/00004", "check-1/00008", "check-1/00012"]);
+        assert_eq!(space.boundaries(), ["check-1/00004", "check-1/00008", "check-1/00012"]);
         assert_eq!(space.ranges(), [0..4, 4..8, 8..12, 12..16]);
         let (low, high) = space.bounds();
         assert!(*low <= *space.key(0).as_bytes() && *space.key(15).as_bytes() < *high.expect("a prefix is bounded"));

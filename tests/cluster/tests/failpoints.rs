@@ -63,7 +63,7 @@ fn a_node_that_ends_while_it_writes_a_checkpoint_has_its_log() {
 }
 
 /// Hazard SP10: a thread that panics with half of a batch taken back leaves a state that nobody may serve. In builds
-/// where panics unwind the process went on, and the shard's other tasks with it.
+/// where panics unwind the process went on, and the worker's other tasks with it.
 #[test]
 fn a_panic_in_the_middle_of_undo_ends_the_process() {
     all_fire("undo", &["undo.tree_record"], "34");

@@ -194,10 +194,10 @@ async fn serve(near: TcpStream, target: SocketAddr, [forth, back]: [Arc<Way>; 2]
     let (near_in, near_out) = near.into_split();
     let (far_in, far_out) = far.into_split();
     // The end of one direction is passed on as such; a broken one breaks the other.
-    let _ = tokio::try_join!(pump(near_in, far_out, &forth, epoch), pump(far_in, near_out, &back, epoch));
+    let _ = tokio::try_join!(forward(near_in, far_out, &forth, epoch), forward(far_in, near_out, &back, epoch));
 }
 
-async fn pump(input: OwnedReadHalf, output: OwnedWriteHalf, way: &Way, epoch: Epoch) -> io::Result<()> {
+async fn forward(input: OwnedReadHalf, output: OwnedWriteHalf, way: &Way, epoch: Epoch) -> io::Result<()> {
     let (sender, receiver) = mpsc::unbounded_channel();
     tokio::try_join!(read(input, sender, way, epoch), write(output, receiver)).map(|_: ((), ())| ())
 }

@@ -92,10 +92,10 @@ pub const ALL: &[Failpoint] = &[
     at("batch.executed"),
     at("batch.decided"),
     at("undo.tree_record"),
-    at("undo.borders"),
+    at("undo.boundaries"),
     at("undo.session_record"),
     at("undo.batch"),
-    // Tickets and moved borders in a partition's log.
+    // Tickets and moved boundaries in a partition's log.
     at("ticket.placed"),
     at("split.cut"),
     at("split.forked"),

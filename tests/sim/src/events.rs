@@ -40,7 +40,7 @@ pub enum Event {
     /// A snapshot is at the node that asked.
     SnapshotArrived { node: usize, boot: u64, fetch: FetchId, group: PartitionId, saved: SavedSnapshot },
     /// A snapshot did not come.
-    SnapshotPatience { node: usize, boot: u64, fetch: FetchId, group: PartitionId },
+    SnapshotTimeout { node: usize, boot: u64, fetch: FetchId, group: PartitionId },
     /// The next checkpoint of a removed replica goes.
     Deleted { node: usize, boot: u64, group: PartitionId },
     /// A controller's deadline.
@@ -108,7 +108,7 @@ impl Event {
             | Event::Mail { node, boot, .. }
             | Event::Checkpoint { node, boot, .. }
             | Event::SnapshotArrived { node, boot, .. }
-            | Event::SnapshotPatience { node, boot, .. }
+            | Event::SnapshotTimeout { node, boot, .. }
             | Event::Deleted { node, boot, .. }
             | Event::Settings { node, boot }
             | Event::ControlTick { node, boot, .. }

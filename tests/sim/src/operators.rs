@@ -24,7 +24,7 @@ use super::store::CLUSTER;
 use super::world::{World, addresses, session_limits};
 
 /// What an operator could not begin, because somebody was away, is tried again after this.
-const OPERATOR_PATIENCE: Nanos = 400 * MS;
+const OPERATOR_RETRY_INTERVAL: Nanos = 400 * MS;
 /// Partitions at most: operators split no further.
 const PARTITIONS_MAX: usize = 10;
 
@@ -159,16 +159,16 @@ impl World {
             Kind::Merge { key: at, up, .. } => {
                 let at = self.map.position(&key(at))?;
                 let to = if up { at + 1 } else { at.checked_sub(1)? };
-                let (gone, heir) = (&partitions[at], partitions.get(to)?);
+                let (gone, target) = (&partitions[at], partitions.get(to)?);
                 let nodes = |entry: &coppice_client::map::Entry| {
                     entry.replicas.iter().map(|info| info.node).collect::<BTreeSet<NodeId>>()
                 };
-                Some(match nodes(gone) == nodes(heir) {
-                    true => Shape::Merge { partition: gone.partition, into: Some(heir.partition) },
+                Some(match nodes(gone) == nodes(target) {
+                    true => Shape::Merge { partition: gone.partition, into: Some(target.partition) },
                     false => Shape::Move {
                         partition: gone.partition,
                         from: Vec::new(),
-                        to: nodes(heir).into_iter().collect(),
+                        to: nodes(target).into_iter().collect(),
                     },
                 })
             }
@@ -212,7 +212,7 @@ impl World {
             _ => false,
         };
         if goes_on {
-            self.schedule(self.now + OPERATOR_PATIENCE, Event::Operate { request: Box::new(request.clone()) });
+            self.schedule(self.now + OPERATOR_RETRY_INTERVAL, Event::Operate { request: Box::new(request.clone()) });
         }
     }
 
@@ -231,7 +231,7 @@ impl World {
         let change = ChangeId(self.plan.seed << 16);
         let shape = Shape::ReplaceNode { old: NodeId(node as u32 + 1), address: addresses(new).peer };
         let request = Box::new(ReshapeRequest { change, shape, dry_run: false, force: false, within: None });
-        self.schedule(self.now + OPERATOR_PATIENCE, Event::Operate { request });
+        self.schedule(self.now + OPERATOR_RETRY_INTERVAL, Event::Operate { request });
     }
 }
 

@@ -214,7 +214,7 @@ impl World {
             let listens = self.nodes[other].up && self.net.hears(other, node) && other != node;
             if listens {
                 let at = self.nodes[other].clock.local(self.now);
-                self.nodes[other].process.heard.insert(own(node), LastHeard { at, life: boot });
+                self.nodes[other].process.heard.insert(own(node), LastHeard { at, connection: boot });
             }
         }
         let heard = self.nodes[node].process.heard.iter().map(|(&node, &heard)| (node, heard)).collect();

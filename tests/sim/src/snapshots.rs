@@ -14,7 +14,7 @@ use super::store::{CLUSTER, Refused, SavedSnapshot, Stage};
 use super::world::World;
 
 /// A snapshot that has not come by then is not waited for any more.
-const SNAPSHOT_PATIENCE: Nanos = 500 * MS;
+const SNAPSHOT_TIMEOUT: Nanos = 500 * MS;
 
 /// Checkpoints.
 impl World {
@@ -121,7 +121,7 @@ impl World {
     pub fn fetch(&mut self, node: usize, fetch: FetchId, group: PartitionId, from: NodeId, least: Instance) {
         let (boot, from) = (self.nodes[node].boot, place(from));
         self.nodes[node].process.control.fetches.insert(fetch);
-        self.schedule(self.now + SNAPSHOT_PATIENCE, Event::SnapshotPatience { node, boot, fetch, group });
+        self.schedule(self.now + SNAPSHOT_TIMEOUT, Event::SnapshotTimeout { node, boot, fetch, group });
         let delay = self.net.delay();
         self.schedule(self.now + delay, Event::SnapshotAsked { from, node, boot, fetch, group, least });
     }
@@ -192,10 +192,10 @@ impl World {
     }
 
     /// It took too long; one that is on its way to the disk is waited for.
-    pub fn on_snapshot_patience(&mut self, node: usize, fetch: FetchId, group: PartitionId) {
+    pub fn on_snapshot_timeout(&mut self, node: usize, fetch: FetchId, group: PartitionId) {
         if self.nodes[node].process.control.fetches.contains(&fetch) && self.nodes[node].store.is_checkpointing(group) {
-            let (boot, at) = (self.nodes[node].boot, self.now + SNAPSHOT_PATIENCE);
-            return self.schedule(at, Event::SnapshotPatience { node, boot, fetch, group });
+            let (boot, at) = (self.nodes[node].boot, self.now + SNAPSHOT_TIMEOUT);
+            return self.schedule(at, Event::SnapshotTimeout { node, boot, fetch, group });
         }
         self.end_fetch(node, fetch, None);
     }

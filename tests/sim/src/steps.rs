@@ -28,7 +28,7 @@ const TURNS_MAX: usize = 16;
 const IDLE: Nanos = 100 * MS;
 
 /// The thread that waits for a create request, among those of a node.
-const BIRTHS: usize = 1 << 32;
+const CREATE_REQUESTS: usize = 1 << 32;
 
 /// A write on a full disk is tried again after this long.
 const FULL_RETRY: Nanos = 20 * MS;
@@ -300,7 +300,7 @@ impl World {
                             self.expect(found);
                         }
                         Entry::Created { group, replica, .. } => {
-                            let thread = BIRTHS + group.0 as usize;
+                            let thread = CREATE_REQUESTS + group.0 as usize;
                             self.report(node, thread, controller::Input::CreateDurable(group, replica));
                         }
                         _ => {}

@@ -249,7 +249,7 @@ impl World {
             Event::SnapshotArrived { node, fetch, group, saved, .. } => {
                 self.on_snapshot_arrived(node, fetch, group, saved);
             }
-            Event::SnapshotPatience { node, fetch, group, .. } => self.on_snapshot_patience(node, fetch, group),
+            Event::SnapshotTimeout { node, fetch, group, .. } => self.on_snapshot_timeout(node, fetch, group),
             Event::Deleted { node, group, .. } => self.on_deleted(node, group),
             Event::Settings { node, .. } => self.on_settings(node),
             Event::Greets { node, to, .. } => self.on_greets(node, to),

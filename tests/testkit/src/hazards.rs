@@ -62,12 +62,12 @@ pub const HAZARDS: &[Hazard] = &[
         "old copy of a data directory returns",
         &[
             cargo("no_incarnation"),
-            cargo("life_ignored"),
+            cargo("boot_id_ignored"),
             cargo("short_past"),
-            cargo("witness_forgets"),
+            cargo("incarnation_table_forgotten"),
             cargo("speaks_unvetted"),
             cargo("copy_forgets"),
-            cargo("absurd_life_met"),
+            cargo("absurd_claim_met"),
         ],
     ),
     hazard("PX13", "half-cut leader: heard, but deaf", &[sim("deaf_leader_stays")]),
@@ -279,7 +279,7 @@ pub const HAZARDS: &[Hazard] = &[
         "RD14",
         "a change that nobody counted here, or another leader counted, is not found by a validation",
         &[
-            cargo("validates_over_borders"),
+            cargo("validates_over_boundaries"),
             cargo("validates_over_snapshot"),
             cargo("validates_another_count"),
             cargo("decided_counts_as_last_executed"),
@@ -452,8 +452,8 @@ pub const OTHERS: &[&str] = &[
     // A checkpoint that was begun before and ended after the install of a newer snapshot takes that one's place in what
     // is known to be on the disk (protocol.md 8).
     "older_checkpoint_counts",
-    // A copy of a change of borders is applied although others followed it (protocol.md 8).
-    "border_applied_again",
+    // A copy of a change of boundaries is applied although others followed it (protocol.md 8).
+    "boundary_applied_again",
     // A partition that places every ticket after its repetition is never waited for longer: no round is measured, and
     // none is released in time (protocol.md 4.1).
     "place_wait_fixed",

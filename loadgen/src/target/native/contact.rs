@@ -102,11 +102,11 @@ pub fn map(options: &Options) -> Result<Arc<PartitionMap>, String> {
     Contact::new(options)?.greet()
 }
 
-/// Whether a range over the border of two partitions is answered; the error says why not.
-pub fn spans(options: &Options, border: &[u8]) -> Result<(), String> {
+/// Whether a range over the boundary of two partitions is answered; the error says why not.
+pub fn spans(options: &Options, boundary: &[u8]) -> Result<(), String> {
     let mut contact = Contact::new(options)?;
     contact.greet()?;
-    let mut high = border.to_vec();
+    let mut high = boundary.to_vec();
     high.push(0);
     let range = range(Value::EMPTY, Some(high.into()), 1);
     contact.call(Call::Range(range), |_| {}).map(drop).map_err(|error| words(&error))

@@ -77,10 +77,10 @@ impl Socket {
         }
     }
 
-    fn end(&mut self, trouble: &std::io::Error) -> Event {
+    fn end(&mut self, error: &std::io::Error) -> Event {
         self.state = State::Ended;
         self.out.clear();
-        Event::Ended(trouble.to_string())
+        Event::Ended(error.to_string())
     }
 
     /// Writes what is queued.

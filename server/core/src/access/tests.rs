@@ -54,7 +54,7 @@ fn a_key_belongs_to_a_prefix_by_its_first_bytes() {
 
 /// The direction of a range is no part of its bounds: from the high end down the same ones are compared.
 #[test]
-fn a_range_across_the_border_of_a_prefix_is_denied_whole() {
+fn a_range_across_the_boundary_of_a_prefix_is_denied_whole() {
     let one = rights(&[(Role::Read, b"a/")]);
     for (low, high, allowed) in [
         (&b"a/"[..], Some(&b"a0"[..]), true),
@@ -423,7 +423,7 @@ fn a_verb_that_waited_is_judged_by_the_users_of_then() {
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_of_access_control_are_caught() {
-    let test = "access::tests::a_range_across_the_border_of_a_prefix_is_denied_whole";
+    let test = "access::tests::a_range_across_the_boundary_of_a_prefix_is_denied_whole";
     planted::assert_caught("prefix_not_checked_in_ranges", test);
     let test = "access::tests::a_connection_ends_when_its_user_goes_or_may_do_less";
     planted::assert_caught("rights_checked_at_hello_only", test);

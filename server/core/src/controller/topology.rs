@@ -45,7 +45,7 @@ pub(super) struct Topology {
     /// Nodes that are being told their number.
     assigning: BTreeSet<NodeId>,
     /// Nodes that could not be told their number, and why.
-    troubles: BTreeMap<NodeId, String>,
+    assign_errors: BTreeMap<NodeId, String>,
 }
 
 impl Topology {
@@ -190,9 +190,9 @@ impl Controller {
     pub(super) fn on_assigned(&mut self, node: NodeId, outcome: Result<(), String>) {
         self.topology.assigning.remove(&node);
         match outcome {
-            Err(text) => _ = self.topology.troubles.insert(node, text),
+            Err(text) => _ = self.topology.assign_errors.insert(node, text),
             Ok(()) => {
-                self.topology.troubles.remove(&node);
+                self.topology.assign_errors.remove(&node);
                 self.decide(joined(node));
             }
         }
@@ -214,8 +214,8 @@ impl Controller {
         let effect = match verdict(&state, view, self.settings.replicas as usize, request) {
             Err(error) => Effect::Answer(verb, Box::new(AdminReply::Failed(error))),
             Ok(Verdict::Progress(mut progress)) => {
-                let trouble = progress.node.and_then(|node| self.topology.troubles.get(&node));
-                progress.steps.extend(trouble.cloned());
+                let error = progress.node.and_then(|node| self.topology.assign_errors.get(&node));
+                progress.steps.extend(error.cloned());
                 self.drive();
                 Effect::Answer(verb, Box::new(AdminReply::Reshaped(progress)))
             }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{Borders, ChangeId, KEY_BYTES_MAX, PartitionId, Reshaped, SplitPlan};
+use coppice_client::wire::{Boundaries, ChangeId, KEY_BYTES_MAX, PartitionId, Reshaped, SplitPlan};
 
 use super::verbs::{Judge, Verdict, another, decide, refused};
 use crate::machine::directory::{Change, ChangeOutcome, Reason, Reshape};
@@ -37,9 +37,11 @@ impl Judge<'_> {
                 "a key has at most {KEY_BYTES_MAX} bytes, and no partition begins at one of {bytes}"
             ));
         }
-        let borders = Borders { low: entry.low.clone(), high: entry.high.clone() };
-        if self.request.within.as_ref().is_some_and(|planned| *planned != borders) {
-            return refused(format!("{partition} has other borders than in the plan: it was cut or joined meanwhile"));
+        let boundaries = Boundaries { low: entry.low.clone(), high: entry.high.clone() };
+        if self.request.within.as_ref().is_some_and(|planned| *planned != boundaries) {
+            return refused(format!(
+                "{partition} has other boundaries than in the plan: it was cut or joined meanwhile"
+            ));
         }
         if !entry.contains(at) {
             return refused(format!("the key is not one of {partition}'s: {} holds it", routed.unwrap_or_default()));
@@ -61,7 +63,7 @@ impl Judge<'_> {
         let steps =
             vec![format!("{partition} is cut; the upper part becomes a partition of its own on the same nodes")];
         let at = Bytes::copy_from_slice(at);
-        let cut = Some(SplitPlan { at: at.clone(), borders });
+        let cut = Some(SplitPlan { at: at.clone(), boundaries });
         let plan = Reshaped { partition: Some(partition), cut, ..self.reshaped(false, 2, steps) };
         decide(Reshape::Split { change, partition, at }, plan)
     }
@@ -74,9 +76,9 @@ impl Judge<'_> {
         {
             return another(change);
         }
-        if let Some(Change::Merge(border)) = known {
-            let [gone, target] = border.touched();
-            let text = match border.step {
+        if let Some(Change::Merge(boundary)) = known {
+            let [gone, target] = boundary.touched();
+            let text = match boundary.step {
                 BoundaryStep::Join { .. } => format!("{target} takes {gone} in"),
                 BoundaryStep::Split { .. } | BoundaryStep::Seal { .. } => format!("{gone} is being closed"),
             };

@@ -282,7 +282,7 @@ impl Connection {
             return self.bell.notify_one();
         }
         state.frame_answers();
-        let more = state.pump(slice);
+        let more = state.make_answers(slice);
         let taken = state.outbox.taken();
         let written = state.outbox.write_to(&self.stream);
         if much {

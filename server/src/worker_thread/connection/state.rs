@@ -106,7 +106,7 @@ impl State {
     }
 
     /// Writes large answers, and makes a chunk of each range and part that has credit; `true` if there is more to make.
-    pub(super) fn pump(&mut self, slice: &mut Slice) -> bool {
+    pub(super) fn make_answers(&mut self, slice: &mut Slice) -> bool {
         while !slice.is_spent()
             && self.outbox.bytes() < RANGES_BYTES_MAX
             && let Some((stream, large)) = self.answers.large.pop_front()
@@ -118,10 +118,10 @@ impl State {
             slice.bytes = slice.bytes.saturating_sub(answer.len());
             self.write_answers([(stream, answer)]);
         }
-        self.pump_ranges(slice) || !self.answers.large.is_empty()
+        self.send_ranges(slice) || !self.answers.large.is_empty()
     }
 
-    fn pump_ranges(&mut self, slice: &mut Slice) -> bool {
+    fn send_ranges(&mut self, slice: &mut Slice) -> bool {
         let may_send = self.ranges.may_send() || self.parts.may_send();
         if !may_send || slice.is_spent() {
             return may_send;
@@ -133,8 +133,9 @@ impl State {
         let before = self.outbox.bytes();
         let State { ranges, parts, outbox, .. } = self;
         let mut ended = Vec::new();
-        let mut more = ranges.pump((outbox, RANGES_BYTES_MAX), slice, |stream| stream, |stream| ended.push(stream));
-        more |= parts.pump((outbox, RANGES_BYTES_MAX), slice, |(query, _)| query, |_| {});
+        let mut more =
+            ranges.send_chunks((outbox, RANGES_BYTES_MAX), slice, |stream| stream, |stream| ended.push(stream));
+        more |= parts.send_chunks((outbox, RANGES_BYTES_MAX), slice, |(query, _)| query, |_| {});
         for stream in ended {
             self.done(stream);
         }

@@ -65,7 +65,7 @@ pub fn wrong(what: String, about: impl IntoIterator<Item = u32>) -> Box<Violatio
 type Outcome = Result<(), Box<Violation>>;
 
 /// Other logs that one continues, each up to a place. One entry a log: a child that is merged back shares all of its
-/// ancestors with its heir, and a list of them would double with each such round.
+/// ancestors with its merge target, and a list of them would double with each such round.
 #[derive(Clone, Default)]
 struct Lineage(BTreeMap<u32, Place>);
 
@@ -231,10 +231,10 @@ impl<'a> Judge<'a> {
         match self.history.log_kinds[entry.kind as usize] {
             LogKind::Born { from: Some(_), .. } => !self.forks.contains_key(&entry.position.partition),
             LogKind::Place { change: Some(LogChange::Take { from, id }), .. } if !walk.changes.contains(&id) => {
-                let giver = self.walks.get(&from.partition);
-                !giver.is_some_and(|giver| {
-                    let next = giver.entries.get(giver.at).map_or(LAST, |entry| entry.position.place());
-                    giver.sealed && next > from.place()
+                let absorbed = self.walks.get(&from.partition);
+                !absorbed.is_some_and(|absorbed| {
+                    let next = absorbed.entries.get(absorbed.at).map_or(LAST, |entry| entry.position.place());
+                    absorbed.sealed && next > from.place()
                 })
             }
             _ => false,
@@ -397,20 +397,20 @@ impl<'a> Judge<'a> {
 
     fn take(&mut self, walk: &mut Walk<'a>, at: Position, id: u64, from: Position) -> Outcome {
         let joint = self.joint();
-        let Some(giver) = self.walks.get_mut(&from.partition) else { return Ok(()) };
+        let Some(absorbed) = self.walks.get_mut(&from.partition) else { return Ok(()) };
         let (low, high) = walk.bounds;
-        walk.bounds = match giver.bounds {
-            (_, end) if end == low => (giver.bounds.0, high),
-            (start, _) if start == high => (low, giver.bounds.1),
+        walk.bounds = match absorbed.bounds {
+            (_, end) if end == low => (absorbed.bounds.0, high),
+            (start, _) if start == high => (low, absorbed.bounds.1),
             _ => return Err(wrong(format!("{at} takes a partition that is not its neighbour"), [])),
         };
-        giver.judged.chain.push((LAST, joint));
+        absorbed.judged.chain.push((LAST, joint));
         walk.changes.push(id);
         walk.judged.chain.push((at.place(), joint));
         walk.judged.bounds.push((at.place(), walk.bounds.0, walk.bounds.1));
-        giver.lineage.0.iter().for_each(|(&partition, &upto)| walk.lineage.note(partition, upto));
+        absorbed.lineage.0.iter().for_each(|(&partition, &upto)| walk.lineage.note(partition, upto));
         walk.lineage.note(from.partition, LAST);
-        for (session, low) in &giver.low {
+        for (session, low) in &absorbed.low {
             let mine = walk.low.entry(*session).or_insert(0);
             *mine = (*mine).max(*low);
         }

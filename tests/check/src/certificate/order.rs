@@ -122,7 +122,7 @@ fn between_changes(
             let mut keys = history.steps(operation).iter().map(|step| step.key);
             changing[closes[gap as usize] as usize] && keys.any(|key| range.step.key <= key && key < range.high)
         }
-        // The end of a chain, or a border that moves.
+        // The end of a chain, or a boundary that moves.
         None => true,
     };
     let (mut begin, mut end) = (gap, gap);

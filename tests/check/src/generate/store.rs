@@ -71,7 +71,7 @@ impl<'a> Store<'a> {
             change: 0,
         };
         for at in 0..shape.partitions {
-            // Borders lie at ordinary keys.
+            // Boundaries lie at ordinary keys.
             let all = u64::from(shape.keys / shape.stride());
             let cut = |at: u32| (all * u64::from(at) / u64::from(shape.partitions)) as u32 * shape.stride();
             let position = Position { partition: at + 1, instance: 0, index: 0 };

@@ -33,7 +33,7 @@ pub enum Message {
 struct Map {
     version: MapVersion,
     /// Low key and partition, ascending.
-    borders: BTreeMap<u8, PartitionId>,
+    boundaries: BTreeMap<u8, PartitionId>,
     end: u8,
 }
 
@@ -68,7 +68,7 @@ impl World {
         let ids = 1..=partitions;
         let map = Map {
             version: MapVersion(1),
-            borders: ids.clone().map(|id| (id * KEYS, PartitionId(u32::from(id)))).collect(),
+            boundaries: ids.clone().map(|id| (id * KEYS, PartitionId(u32::from(id)))).collect(),
             end: (partitions + 1) * KEYS,
         };
         let partition = |id: u8| Partition::new(PartitionId(u32::from(id)), (id * KEYS, (id + 1) * KEYS));
@@ -92,7 +92,7 @@ impl World {
         let coordinator = Coordinator::new(self.settings.clone());
         self.seats.push(Rc::new(Seat { coordinator, map: self.map.clone() }));
         let ballot = Ballot::new(seat as u64 + 1, seat as u32);
-        let partitions = self.map.borders.values().copied().collect();
+        let partitions = self.map.boundaries.values().copied().collect();
         let (map, changes) = (self.map.version, self.changes.clone());
         self.step(seat, Input::Lead { ballot, map, partitions, changes });
         seat
@@ -154,8 +154,8 @@ impl World {
     pub fn query(&mut self, seat: usize, op: Op) {
         self.history.invoke(op);
         let map = &self.seats[seat].map;
-        let ends = map.borders.keys().skip(1).copied().chain([map.end]);
-        let ranges = map.borders.iter().zip(ends).map(|((from, partition), to)| (*partition, *from, to));
+        let ends = map.boundaries.keys().skip(1).copied().chain([map.end]);
+        let ranges = map.boundaries.iter().zip(ends).map(|((from, partition), to)| (*partition, *from, to));
         let parts = ranges.filter(|(_, from, to)| !self.history.ranges(op, (*from, *to)).is_empty());
         let parts = parts.map(|(partition, ..)| (partition, Bytes::new())).collect();
         let query = Query { id: QueryId(op as u64), map: map.version, parts };
@@ -182,20 +182,20 @@ impl World {
     }
 
     pub fn owner(&self, key: u8) -> PartitionId {
-        let owner = self.map.borders.range(..=key).next_back();
+        let owner = self.map.boundaries.range(..=key).next_back();
         *owner.expect("every key has an owner").1
     }
 
-    /// Whether a border may be set at this key.
+    /// Whether a boundary may be set at this key.
     pub fn may_split(&self, key: u8) -> bool {
-        !self.map.borders.contains_key(&key) && self.map.borders.keys().next().is_some_and(|low| *low < key)
+        !self.map.boundaries.contains_key(&key) && self.map.boundaries.keys().next().is_some_and(|low| *low < key)
     }
 
     /// The directory decides to split the partition that owns `key` there; its leader tells its coordinator.
     pub fn split(&mut self, key: u8) -> PartitionId {
-        let (parent, child) = (self.owner(key), PartitionId(self.map.borders.len() as u32 + 1));
+        let (parent, child) = (self.owner(key), PartitionId(self.map.boundaries.len() as u32 + 1));
         self.map.version = MapVersion(self.map.version.0 + 1);
-        self.map.borders.insert(key, child);
+        self.map.boundaries.insert(key, child);
         let change = Change {
             id: ChangeId(self.map.version.0),
             map: self.map.version,

@@ -108,7 +108,7 @@ fn instances(names: &BTreeMap<String, usize>) -> Vec<Instance> {
 
 /// A checkpoint that is being written.
 #[derive(Clone, Debug)]
-struct Draft {
+struct StagedCheckpoint {
     group: PartitionId,
     instance: Instance,
     /// What is to be done, the next one first; none: its files are to be written.
@@ -152,14 +152,14 @@ pub struct Checkpoints {
     files: BTreeMap<usize, Files>,
     directories: BTreeMap<PartitionId, Directory>,
     busy: Busy,
-    drafts: BTreeMap<u64, Draft>,
+    staged: BTreeMap<u64, StagedCheckpoint>,
     next: u64,
     /// Acts until one fails.
     pub(super) fail_at: Option<u64>,
 }
 
 impl Checkpoints {
-    /// Begins one, on a disk with so much room. Names the draft.
+    /// Begins one, on a disk with so much room. Names the checkpoint.
     pub fn begin(&mut self, group: PartitionId, saved: SavedSnapshot, room: Option<u64>) -> Result<u64, Refused> {
         let instance = saved.instance;
         let directory = self.directories.entry(group).or_default();
@@ -193,66 +193,66 @@ impl Checkpoints {
         let mut acts = commit_protocol::acts();
         acts.reverse();
         let (filled, aside, pruned, older) = (false, Vec::new(), false, None);
-        let draft = Draft { group, instance, acts, filled, aside, pruned, older };
-        self.drafts.insert(self.next, draft);
+        let checkpoint = StagedCheckpoint { group, instance, acts, filled, aside, pruned, older };
+        self.staged.insert(self.next, checkpoint);
         self.next += 1;
         Ok(self.next - 1)
     }
 
-    /// Does the next act of a draft.
+    /// Does the next act of a checkpoint.
     pub fn proceed(&mut self, number: u64) -> Stage {
-        let Some(mut draft) = self.drafts.remove(&number) else { return Stage::GivenUp };
+        let Some(mut checkpoint) = self.staged.remove(&number) else { return Stage::GivenUp };
         let stage = match fails(&mut self.fail_at) {
             true => {
                 // What is written of it goes; if it has its name already, that is not flushed yet, or it counts.
-                self.empty(draft.group, &commit_protocol::staging_name(draft.instance));
+                self.empty(checkpoint.group, &commit_protocol::staging_name(checkpoint.instance));
                 Stage::Failed
             }
-            false => self.act(&mut draft).unwrap_or(Stage::GivenUp),
+            false => self.act(&mut checkpoint).unwrap_or(Stage::GivenUp),
         };
         if stage == Stage::Going {
-            self.drafts.insert(number, draft);
+            self.staged.insert(number, checkpoint);
         } else {
-            self.busy.end(draft.group);
+            self.busy.end(checkpoint.group);
         }
         stage
     }
 
-    fn act(&mut self, draft: &mut Draft) -> Option<Stage> {
-        let directory = self.directories.get_mut(&draft.group)?;
-        let name = commit_protocol::staging_name(draft.instance);
-        if !draft.filled {
+    fn act(&mut self, checkpoint: &mut StagedCheckpoint) -> Option<Stage> {
+        let directory = self.directories.get_mut(&checkpoint.group)?;
+        let name = commit_protocol::staging_name(checkpoint.instance);
+        if !checkpoint.filled {
             let files = self.files.get_mut(directory.now.get(&name)?)?;
-            (files.whole, draft.filled) = (true, true);
+            (files.whole, checkpoint.filled) = (true, true);
             return Some(Stage::Going);
         }
-        let Some(act) = draft.acts.last().copied() else { return Some(Stage::Done(draft.older)) };
+        let Some(act) = checkpoint.acts.last().copied() else { return Some(Stage::Done(checkpoint.older)) };
         match act {
             Act::Flush => self.files.get_mut(directory.now.get(&name)?)?.flushed = true,
             Act::Rename => {
                 directory.now.get(&name)?;
-                directory.change(Change::Rename(name, commit_protocol::name(draft.instance)));
+                directory.change(Change::Rename(name, commit_protocol::name(checkpoint.instance)));
             }
             Act::FlushDir => directory.flush(),
-            Act::Prune if !draft.pruned => {
+            Act::Prune if !checkpoint.pruned => {
                 let instances = directory.instances();
                 let bad = directory.now.keys().filter(|name| commit_protocol::is_bad(name)).cloned();
-                draft.aside = bad.collect();
+                checkpoint.aside = bad.collect();
                 for old in commit_protocol::too_old(&instances, GENERATIONS) {
                     directory.change(Change::Rename(commit_protocol::name(old), commit_protocol::aside_name(old)));
-                    draft.aside.push(commit_protocol::aside_name(old));
+                    checkpoint.aside.push(commit_protocol::aside_name(old));
                 }
-                (draft.older, draft.pruned) = (commit_protocol::oldest_kept(&instances, GENERATIONS), true);
+                (checkpoint.older, checkpoint.pruned) = (commit_protocol::oldest_kept(&instances, GENERATIONS), true);
                 return Some(Stage::Going);
             }
             Act::Prune => {
-                for name in std::mem::take(&mut draft.aside) {
-                    self.empty(draft.group, &name);
+                for name in std::mem::take(&mut checkpoint.aside) {
+                    self.empty(checkpoint.group, &name);
                 }
             }
         }
-        draft.acts.pop();
-        Some(if draft.acts.is_empty() { Stage::Done(draft.older) } else { Stage::Going })
+        checkpoint.acts.pop();
+        Some(if checkpoint.acts.is_empty() { Stage::Done(checkpoint.older) } else { Stage::Going })
     }
 
     /// Removes the files behind a name, and the name.
@@ -265,14 +265,14 @@ impl Checkpoints {
         directory.change(Change::Remove(name.to_owned()));
     }
 
-    /// Whether a draft of this group is being written.
+    /// Whether a checkpoint of this group is being written.
     pub fn is_writing(&self, group: PartitionId) -> bool {
-        self.drafts.values().any(|draft| draft.group == group)
+        self.staged.values().any(|checkpoint| checkpoint.group == group)
     }
 
     /// The process ends; with `power` what was not flushed may be lost.
     pub fn crash(&mut self, power: bool, random: &mut Random) {
-        (self.busy, self.drafts, self.fail_at) = (Busy::default(), BTreeMap::new(), None);
+        (self.busy, self.staged, self.fail_at) = (Busy::default(), BTreeMap::new(), None);
         if power {
             for files in self.files.values_mut().filter(|files| !files.flushed) {
                 files.whole &= random.below(2) == 0;

@@ -19,8 +19,8 @@ pub fn partitions(map: &PartitionMap) -> BTreeSet<coppice_ordering::PartitionId>
 /// Changes of boundaries that are decided and not known to be `released`, oldest first.
 pub fn changes(state: &DirectoryState, released: &BTreeSet<MapVersion>) -> Vec<Change> {
     let open = |change: &&BoundaryChange| !released.contains(&change.version);
-    let borders = state.changes.values().filter_map(Decided::boundary).filter(open);
-    let mut changes: Vec<Change> = borders
+    let boundaries = state.changes.values().filter_map(Decided::boundary).filter(open);
+    let mut changes: Vec<Change> = boundaries
         .map(|change| Change {
             id: coppice_ordering::ChangeId(change.version.0),
             map: coppice_ordering::MapVersion(change.version.0),

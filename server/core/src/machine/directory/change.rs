@@ -210,8 +210,8 @@ impl DirectoryState {
 
     /// The change of boundaries under way that leads to the map of `version`, and the operator's name for it.
     pub fn boundary(&self, version: MapVersion) -> Option<(ChangeId, &BoundaryChange)> {
-        let mut borders = self.changes.iter().filter_map(|(&id, change)| Some((id, change.boundary()?)));
-        borders.find(|(_, border)| border.version == version)
+        let mut boundaries = self.changes.iter().filter_map(|(&id, change)| Some((id, change.boundary()?)));
+        boundaries.find(|(_, boundary)| boundary.version == version)
     }
 
     /// What became of a change that ended lately.
@@ -461,16 +461,16 @@ impl DirectoryState {
         // The version tells the coordinator that there is something to do.
         self.edit(partition, |_| {});
         let step = BoundaryStep::Seal { partition, target };
-        let change_of_borders = BoundaryChange { version: self.map.version, step };
-        self.changes.insert(change, Change::Merge(change_of_borders));
+        let change_of_boundaries = BoundaryChange { version: self.map.version, step };
+        self.changes.insert(change, Change::Merge(change_of_boundaries));
         failpoint!("change.merge");
         DirectoryReply::Done
     }
 
     fn released(&mut self, version: MapVersion) -> DirectoryReply {
         // Else it was released before: nothing else is ever known by that version.
-        let Some((change, border)) = self.boundary(version) else { return DirectoryReply::Done };
-        match border.step.clone() {
+        let Some((change, boundary)) = self.boundary(version) else { return DirectoryReply::Done };
+        match boundary.step.clone() {
             BoundaryStep::Split { child, .. } => self.end(change, ChangeOutcome::Made(child)),
             BoundaryStep::Seal { partition, target } => self.join(change, partition, target),
             BoundaryStep::Join { target, .. } => self.end(change, ChangeOutcome::Made(target)),

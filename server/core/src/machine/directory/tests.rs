@@ -193,7 +193,7 @@ fn cut(directory: &mut Directory, change: u64, at: &'static str) {
 /// The ticket of the change of boundaries that is under way is released.
 fn release(directory: &mut Directory) -> MapVersion {
     let version = directory.state().changes.values().find_map(|change| Some(change.boundary()?.version));
-    let version = version.expect("a change of borders is under way");
+    let version = version.expect("a change of boundaries is under way");
     assert_eq!(reshape(directory, Reshape::Released { version }), DirectoryReply::Done);
     version
 }
@@ -209,12 +209,12 @@ fn bounds(directory: &Directory) -> Vec<(u32, String, Option<String>)> {
 }
 
 #[test]
-fn a_border_longer_than_a_key_is_refused() {
-    for (bytes, borders) in [(KEY_BYTES_MAX + 1, 1), (KEY_BYTES_MAX, 2)] {
+fn a_boundary_longer_than_a_key_is_refused() {
+    for (bytes, boundaries) in [(KEY_BYTES_MAX + 1, 1), (KEY_BYTES_MAX, 2)] {
         let mut directory = created(4);
         let at = Bytes::from(vec![b'k'; bytes]);
         reshape(&mut directory, Reshape::Split { change: ChangeId(1), partition: PartitionId(1), at });
-        assert_eq!(bounds(&directory).len(), borders, "{bytes} bytes");
+        assert_eq!(bounds(&directory).len(), boundaries, "{bytes} bytes");
     }
 }
 
@@ -262,10 +262,10 @@ fn a_name_used_again_after_many_others_is_another_change() {
         let at = Bytes::from(at);
         assert_eq!(reshape(directory, Reshape::Split { change, partition, at: at.clone() }), DirectoryReply::Done);
         // What the coordinator sends; its name is new each time.
-        let [border] = &boundaries::changes(directory.state(), &BTreeSet::new())[..] else { panic!("one change") };
-        let n = border.id.0;
+        let [boundary] = &boundaries::changes(directory.state(), &BTreeSet::new())[..] else { panic!("one change") };
+        let n = boundary.id.0;
         let ballot = Ballot { round: Round(1), replica: coppice_ordering::ReplicaId(1) };
-        let work = Work::Change { id: border.id, payload: border.payload.clone() };
+        let work = Work::Change { id: boundary.id, payload: boundary.payload.clone() };
         let prev = state.last_ticket();
         let place = Place { ticket: Ticket { ballot, n }, prev, work };
         let batch = Batch::Commands(Commands::new(1, crate::machine::entry::place(&place)));

@@ -151,7 +151,7 @@ enum TreeUndo {
 impl Partition {
     /// Applies a change, unless it was applied before or does not concern this partition.
     pub(super) fn change(&mut self, instance: Instance, change: &BoundaryChange, mark: &mut PartitionMark) {
-        if change.version <= self.map_version && !mutant!(border_applied_again) {
+        if change.version <= self.map_version && !mutant!(boundary_applied_again) {
             return;
         }
         match &change.step {
@@ -259,7 +259,7 @@ impl Partition {
             }
             self.range = moved.range.clone();
             self.map_version = moved.map_version;
-            failpoint!("undo.borders");
+            failpoint!("undo.boundaries");
         }
         self.tree.undo_each(&mut self.undo, mark.tree, || failpoint!("undo.tree_record"));
     }

@@ -281,7 +281,7 @@ impl Partition {
             && let Ok(change) = postcard::from_bytes(payload)
         {
             self.change(instance, &change, mark);
-            if !mutant!(validates_over_borders) {
+            if !mutant!(validates_over_boundaries) {
                 self.changes.forget();
             }
         }

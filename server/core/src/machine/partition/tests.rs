@@ -98,7 +98,7 @@ fn a_split_cuts_the_tree_and_gives_the_child_what_is_above() {
 }
 
 #[test]
-fn mv2_a_command_behind_the_border_is_refused_where_the_log_has_it() {
+fn mv2_a_command_behind_the_boundary_is_refused_where_the_log_has_it() {
     let mut log = Log::new();
     log.split("k", 1);
     let before = log.keys();
@@ -283,7 +283,7 @@ fn a_split_is_applied_once() {
 fn planted_bugs_of_splits_are_caught() {
     for (mutant, test) in [
         ("fork_undecided", "sp8_a_child_begins_only_when_the_split_is_decided"),
-        ("bounds_at_routing", "mv2_a_command_behind_the_border_is_refused_where_the_log_has_it"),
+        ("bounds_at_routing", "mv2_a_command_behind_the_boundary_is_refused_where_the_log_has_it"),
         ("gate_skips_repeats", "tk3_a_repeated_answer_waits_for_the_tickets_before_the_repetition"),
         ("acked_executes", "se3_an_acknowledged_number_that_returns_changes_nothing"),
         ("unexecuted_is_new", "se3_an_acknowledged_number_that_never_ran_does_not_run_late"),

@@ -1,6 +1,6 @@
 //! What operators are refused, or told before they say yes.
 
-use coppice_client::wire::{Borders, Reshaped, SplitPlan};
+use coppice_client::wire::{Boundaries, Reshaped, SplitPlan};
 
 use super::*;
 
@@ -102,13 +102,13 @@ fn a_partition_is_cut_as_it_was_planned_or_not_at_all() {
     let split = |at: &'static [u8]| Shape::Split { partition: Some(PartitionId(2)), at: Some(Bytes::from_static(at)) };
     let low = Bytes::from_static(&[2]);
     let plan = model.plan(&model.request(5, split(&[8]))).expect("a plan");
-    let borders = Borders { low, high: None };
-    assert_eq!(plan.cut, Some(SplitPlan { at: Bytes::from_static(&[8]), borders: borders.clone() }));
-    let bound = |change, at| ReshapeRequest { within: Some(borders.clone()), ..model.request(change, split(at)) };
+    let boundaries = Boundaries { low, high: None };
+    assert_eq!(plan.cut, Some(SplitPlan { at: Bytes::from_static(&[8]), boundaries: boundaries.clone() }));
+    let bound = |change, at| ReshapeRequest { within: Some(boundaries.clone()), ..model.request(change, split(at)) };
     let (first, second) = (bound(5, &[8]), bound(6, &[7]));
     let Ok(Verdict::Begin { command, .. }) = model.judge(&first) else { panic!("nobody was before") };
     execute(&mut model.directory, &command);
-    because(&model.judge(&second).expect_err("it is being cut").to_string(), "other borders than in the plan");
+    because(&model.judge(&second).expect_err("it is being cut").to_string(), "other boundaries than in the plan");
     // Who asks again is told how far it is, whatever the boundaries are now.
     assert!(matches!(model.judge(&first), Ok(Verdict::Progress(progress)) if progress.begun && !progress.done));
 }

@@ -206,7 +206,7 @@ fn a_stale_read_finds_each_key_as_it_was_decided() {
         let names = || keys.iter().map(String::as_bytes);
         let expected =
             view.partition().and_then(|partition| partition.get_all(names(), usize::MAX)).expect("they are inside");
-        let read = executor.get_all_decided(names, usize::MAX).flatten().expect("no border moved");
+        let read = executor.get_all_decided(names, usize::MAX).flatten().expect("no boundary moved");
         assert_eq!((read.values, read.left_out), (expected.values, 0), "round {round}");
     }
 }

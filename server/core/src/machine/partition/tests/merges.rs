@@ -27,7 +27,7 @@ const UPPER: PartitionId = PartitionId(2);
 const SEAL: MapVersion = MapVersion(40);
 const JOIN: MapVersion = MapVersion(41);
 
-fn border(n: u64, version: MapVersion, step: BoundaryStep) -> Bytes {
+fn boundary(n: u64, version: MapVersion, step: BoundaryStep) -> Bytes {
     let change = BoundaryChange { version, step };
     let payload = Bytes::from(postcard::to_stdvec(&change).expect("plain data"));
     let ballot = Ballot { round: Round(2), replica: ReplicaId(1) };
@@ -37,11 +37,11 @@ fn border(n: u64, version: MapVersion, step: BoundaryStep) -> Bytes {
 }
 
 fn seal(n: u64) -> Bytes {
-    border(n, SEAL, BoundaryStep::Seal { partition: UPPER, target: LOWER })
+    boundary(n, SEAL, BoundaryStep::Seal { partition: UPPER, target: LOWER })
 }
 
 fn join(n: u64) -> Bytes {
-    border(n, JOIN, BoundaryStep::Join { partition: UPPER, target: LOWER })
+    boundary(n, JOIN, BoundaryStep::Join { partition: UPPER, target: LOWER })
 }
 
 fn range(low: &'static str, high: Option<&'static str>) -> RangeRequest {
@@ -124,10 +124,10 @@ fn the_target_takes_in_keys_and_bounds() {
 
 /// A copy of the split's change comes when its child was taken in again: only the map's version tells that it is old.
 #[test]
-fn a_change_of_borders_that_others_followed_is_not_applied_again() {
+fn a_change_of_boundaries_that_others_followed_is_not_applied_again() {
     let (mut lower, _) = sealed();
     lower.run(join(1));
-    let (mark, _) = lower.run(border(
+    let (mark, _) = lower.run(boundary(
         2,
         MapVersion(2),
         BoundaryStep::Split { parent: LOWER, child: UPPER, at: "k".into(), replicas: Vec::new() },
@@ -140,10 +140,10 @@ fn a_change_of_borders_that_others_followed_is_not_applied_again() {
 #[test]
 fn a_lower_neighbour_is_taken_in_too() {
     let (mut lower, mut upper) = cut();
-    lower.run(border(1, SEAL, BoundaryStep::Seal { partition: LOWER, target: UPPER }));
+    lower.run(boundary(1, SEAL, BoundaryStep::Seal { partition: LOWER, target: UPPER }));
     upper.partition.absorb(lower.partition.absorbed_state().expect("sealed"));
     let before = (upper.partition.digest(), upper.keys());
-    let join = border(1, JOIN, BoundaryStep::Join { partition: LOWER, target: UPPER });
+    let join = boundary(1, JOIN, BoundaryStep::Join { partition: LOWER, target: UPPER });
     let (mark, _) = upper.run(join.clone());
     let (last, _) = upper.put(9, "b");
     assert_eq!((upper.partition.range(), upper.keys()), (&KeyRange::all(), 5));
@@ -418,8 +418,8 @@ fn rd14_a_range_of_before_a_snapshot_has_changed() {
 #[test]
 fn planted_bugs_of_changes_are_caught() {
     for (mutant, test) in [
-        ("validates_over_borders", "rd14_a_range_of_which_another_partition_held_a_part_has_changed"),
-        ("border_applied_again", "a_change_of_borders_that_others_followed_is_not_applied_again"),
+        ("validates_over_boundaries", "rd14_a_range_of_which_another_partition_held_a_part_has_changed"),
+        ("boundary_applied_again", "a_change_of_boundaries_that_others_followed_is_not_applied_again"),
         ("validates_over_snapshot", "rd14_a_range_of_before_a_snapshot_has_changed"),
     ] {
         planted::assert_caught(mutant, &format!("machine::partition::tests::merges::{test}"));

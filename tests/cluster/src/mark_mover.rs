@@ -20,7 +20,7 @@ const MARKS_MAX: u64 = 40;
 
 /// What one client moves.
 #[derive(Debug)]
-pub struct Climb {
+pub struct MarkMover {
     client: u32,
     kind: Option<Kind>,
     begun: u64,
@@ -31,10 +31,10 @@ pub struct Climb {
     left: u32,
 }
 
-impl Climb {
+impl MarkMover {
     /// Marks of one kind; none: it moves nothing.
-    pub fn new(client: u32, kind: Option<Kind>) -> Climb {
-        Climb { client, kind, begun: 0, now: None, waits: false, left: 0 }
+    pub fn new(client: u32, kind: Option<Kind>) -> MarkMover {
+        MarkMover { client, kind, begun: 0, now: None, waits: false, left: 0 }
     }
 
     /// Whether there is something to move.
@@ -88,17 +88,17 @@ mod tests {
 
     #[test]
     fn a_mark_that_is_given_up_is_never_moved_again_and_marks_end() {
-        let mut climb = Climb::new(3, Some(Kind::Single));
+        let mut mover = MarkMover::new(3, Some(Kind::Single));
         let mut keys = std::collections::BTreeSet::new();
         let mut moves = 0;
-        while climb.may_begin() {
-            let step = climb.step(&[0..4, 4..8], |region| format!("{:05}", region.start), "3.1".to_owned());
+        while mover.may_begin() {
+            let step = mover.step(&[0..4, 4..8], |region| format!("{:05}", region.start), "3.1".to_owned());
             assert!(matches!(step, Operation::Insert { .. }) && keys.insert(step.key().to_vec()), "{step:?}");
-            climb.told(MoveResult::Unknown);
-            assert!(!climb.hurries());
+            mover.told(MoveResult::Unknown);
+            assert!(!mover.hurries());
             moves += 1;
         }
         assert_eq!(moves, MARKS_MAX);
-        assert!(!Climb::new(3, None).may_begin());
+        assert!(!MarkMover::new(3, None).may_begin());
     }
 }
