@@ -252,8 +252,8 @@ fn a_large_checkpoint_is_read_back_in_parts() {
 
     // A node that ends while it reads one back need not wait, and has the one before.
     let pairs = (0..34_u64).map(|n| (format!("k{n:02}"), &large));
-    let draft = checkpoints.write(head(41), &blobs(41), pairs, Box::new(|step| step != Step::Reading));
-    assert!(matches!(draft.and_then(Staging::finish), Err(CheckpointError::Stopped)));
+    let staging = checkpoints.write(head(41), &blobs(41), pairs, Box::new(|step| step != Step::Reading));
+    assert!(matches!(staging.and_then(Staging::finish), Err(CheckpointError::Stopped)));
     assert_eq!(checkpoints.instances(P).expect("a list"), [Instance(40)]);
 }
 

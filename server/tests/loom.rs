@@ -5,7 +5,7 @@
 use coppice_server::mailbox::{Priority, mailbox};
 
 #[test]
-fn a_waiting_shard_gets_every_input_of_two_senders() {
+fn a_waiting_worker_gets_every_input_of_two_senders() {
     loom::model(|| {
         let (sender, receiver) = mailbox::<u32>(4);
         let other = sender.clone();
@@ -27,7 +27,7 @@ fn a_waiting_shard_gets_every_input_of_two_senders() {
 }
 
 #[test]
-fn a_full_lane_gives_the_input_back_and_takes_it_later() {
+fn a_full_queue_gives_the_input_back_and_takes_it_later() {
     loom::model(|| {
         let (sender, receiver) = mailbox::<u32>(1);
         sender.push(Priority::Client, 1).unwrap();

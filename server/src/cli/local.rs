@@ -25,7 +25,7 @@ pub fn run(global: &Global, output: &mut Output<'_>) -> io::Result<Result<Exit, 
         Ok(loaded) => loaded.config,
         Err(failure) => return Ok(Err(failure)),
     };
-    let Some(address) = admin_address(&config) else { return Ok(Err(no_door())) };
+    let Some(address) = admin_address(&config) else { return Ok(Err(no_endpoint())) };
     match ask(&address, global.timeout) {
         Ok((200, _)) => {
             match output.style.admin() {
@@ -68,7 +68,7 @@ fn ask(address: &Address, timeout: Duration) -> io::Result<(u16, String)> {
     code.map(|code| (code, body)).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
 }
 
-fn no_door() -> Failure {
+fn no_endpoint() -> Failure {
     Failure {
         exit: Exit::Usage,
         code: "config",

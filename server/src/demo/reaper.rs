@@ -122,8 +122,8 @@ mod tests {
         let since = started(pid).expect("this process has started");
         assert!(named(&format!("{pid} {since}")).is_some());
         assert!(named(&format!("{pid} {}", since + 1)).is_none());
-        for nonsense in ["", "1", "x y", "-1 1", "0 0", "4294967295 1"] {
-            assert!(named(nonsense).is_none(), "{nonsense}");
+        for wrong in ["", "1", "x y", "-1 1", "0 0", "4294967295 1"] {
+            assert!(named(wrong).is_none(), "{wrong}");
         }
     }
 }

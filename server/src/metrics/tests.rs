@@ -89,7 +89,7 @@ fn names_are_unique_and_lower_case() {
 }
 
 #[test]
-fn shards_are_added_up() {
+fn workers_are_added_up() {
     let text = busy_node(1).render();
     assert_eq!(value(&text, "coppice_requests_total{op=\"put\",result=\"busy\"}"), Some(2.0));
     assert_eq!(value(&text, "coppice_request_seconds_count{op=\"get\"}"), Some(2.0 * Outcome::COUNT as f64));

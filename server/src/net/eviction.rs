@@ -71,7 +71,7 @@ mod tests {
 
     /// The first of a crowd found clients only in their worker thread, and drove them out.
     #[test]
-    fn a_crowd_that_has_not_reached_the_shards_drives_out_no_clients() {
+    fn a_crowd_that_has_not_reached_the_workers_drives_out_no_clients() {
         assert_eq!(give_way((150, 75), candidates(38, 0)), [0_u64; 0]);
         assert_eq!(give_way((150, 75), candidates(38, 1)), [38]);
     }
@@ -79,7 +79,7 @@ mod tests {
     #[cfg(feature = "mutants")]
     #[test]
     fn a_crowd_that_drives_out_clients_is_caught() {
-        let test = "net::eviction::tests::a_crowd_that_has_not_reached_the_shards_drives_out_no_clients";
+        let test = "net::eviction::tests::a_crowd_that_has_not_reached_the_workers_drives_out_no_clients";
         planted::assert_caught("crowd_drives_out", test);
     }
 }

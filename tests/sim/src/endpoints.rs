@@ -72,7 +72,7 @@ impl World {
                 if let Some(range) = self.lines.open.get_mut(&number).and_then(|line| line.ranges.get_mut(&stream)) {
                     range.0.add_credit(bytes);
                 }
-                return self.pump_range(number, stream);
+                return self.send_range_chunks(number, stream);
             }
             Asked::Cancel => {
                 let Some(line) = self.lines.open.get_mut(&number) else { return };
@@ -102,7 +102,7 @@ impl World {
                 if let Some(part) = line.and_then(|line| line.parts.get_mut(&(query, partition))) {
                     part.0.add_credit(bytes);
                 }
-                return self.pump_part(number, (query, partition));
+                return self.send_part_chunks(number, (query, partition));
             }
             Asked::PartCancel { query } => {
                 let Some(line) = self.lines.open.get_mut(&number) else { return };
@@ -211,7 +211,7 @@ impl World {
             WireReply::Values(values) => put_answer(&mut out, stream, &values.encode()),
             WireReply::Range(job) if line.ranges.len() < RANGES_MAX => {
                 line.ranges.insert(stream, Range(*job));
-                return self.pump_range(name, stream);
+                return self.send_range_chunks(name, stream);
             }
             WireReply::Range(_) => busy().encode(&mut out, stream),
             WireReply::Plan(plan) => {
@@ -247,7 +247,7 @@ impl World {
     }
 
     /// Chunks of a range go out as far as the client's credit reaches.
-    fn pump_range(&mut self, number: LineId, stream: u32) {
+    fn send_range_chunks(&mut self, number: LineId, stream: u32) {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         let Some(range) = line.ranges.get_mut(&stream) else { return };
         let (mut out, mut last) = (BytesMut::new(), false);
@@ -285,10 +285,10 @@ impl World {
         let range = Box::new(partition_query.range(position.partition));
         let job = RangeJob::of_query(position, ids::ticket(ticket), cursor, range);
         line.parts.insert(name, Range(job));
-        self.pump_part(number, name);
+        self.send_part_chunks(number, name);
     }
 
-    fn pump_part(&mut self, number: LineId, name: (u32, PartitionId)) {
+    fn send_part_chunks(&mut self, number: LineId, name: (u32, PartitionId)) {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         let Some(part) = line.parts.get_mut(&name) else { return };
         let (mut out, mut last) = (BytesMut::new(), false);

@@ -8,6 +8,7 @@ mod failpoint_names;
 mod hazard_table;
 mod manifests;
 mod mutant_names;
+mod names;
 mod rooms;
 mod types;
 
@@ -19,6 +20,7 @@ pub use failpoint_names::{FAILPOINTS_MIN, failpoint_names};
 pub use hazard_table::{HazardReport, directed_test, hazard_table};
 pub use manifests::{Metadata, crate_counts, imports, workspace_shape};
 pub use mutant_names::mutant_names;
+pub use names::names;
 pub use rooms::rooms;
 pub use types::{METHOD_FILES_MAX, TYPE_FIELDS_MAX, types};
 

@@ -203,6 +203,18 @@ fn a_build_compiles_few_crates() {
 }
 
 #[test]
+fn replaced_names_do_not_come_back() {
+    none(tidy::names(&sources()));
+    let complaints = |text: &str| tidy::names(&file("server/src/a.rs", text)).len();
+    for wrong in ["let trouble = 1;", "struct ShardStart;", "const HANDOVER_MAX: u8 = 1;", "fn look_around() {}"] {
+        assert_eq!(complaints(wrong), 1, "{wrong}");
+    }
+    for right in ["let plane = 1;", "// a desk", "let word = \"shard\";", "fn look() {}", "troubleshoot();"] {
+        assert_eq!(complaints(right), 0, "{right}");
+    }
+}
+
+#[test]
 fn tests_that_plant_bugs_are_told_by_their_names() {
     none(tidy::mutant_names(&sources()));
     let gated = "#[cfg(feature = \"mutants\")]\n";

@@ -322,7 +322,7 @@ fn mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too() {
 /// Seed 2001337: a replica skipped a split, a merge and another split by one snapshot. The last child was not born yet:
 /// its parent lacked the majority that this node was needed for, and waited here for the fork that was skipped.
 #[test]
-fn mv10_a_snapshot_that_waits_for_an_unborn_child_lets_its_parent_join() {
+fn mv10_a_snapshot_that_waits_for_a_child_to_start_lets_its_parent_join() {
     const GRANDCHILD: PartitionId = PartitionId(3);
     let mut replica_manager = parent(&[1, 2, 3]);
     let high = |key: &'static str| Some(Bytes::from(key));
@@ -338,18 +338,18 @@ fn mv10_a_snapshot_that_waits_for_an_unborn_child_lets_its_parent_join() {
 
 /// A crash may leave a checkpoint of a child that the log does not know, and the parent's behind the split.
 #[test]
-fn mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are() {
-    for birth_first in [true, false] {
+fn mv10_a_child_is_durable_when_both_its_create_request_and_its_checkpoint_are() {
+    for create_request_first in [true, false] {
         let mut replica_manager = parent(&[1, 2, 3]);
         let start = replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it begins");
         replica_manager.runs(&start);
         let create = |replica_manager: &mut ReplicaManager| replica_manager.create_is_durable(CHILD, start.me);
-        if birth_first {
+        if create_request_first {
             create(&mut replica_manager);
             assert_eq!((replica_manager.unsaved(), replica_manager.is_needed(PARENT)), (vec![CHILD], true));
         }
         replica_manager.saved(CHILD);
-        assert_eq!((replica_manager.unsaved(), replica_manager.is_needed(PARENT)), (vec![], !birth_first));
+        assert_eq!((replica_manager.unsaved(), replica_manager.is_needed(PARENT)), (vec![], !create_request_first));
         create(&mut replica_manager);
         assert!(!replica_manager.is_needed(PARENT));
     }
@@ -451,7 +451,7 @@ fn the_checkpoints_of_a_replica_that_is_gone_are_stale() {
 fn planted_bugs_of_the_replica_manager_are_caught() {
     for (mutant, test) in [
         ("stale_checkpoints_stay", "the_checkpoints_of_a_replica_that_is_gone_are_stale"),
-        ("parent_awaits_fork", "mv10_a_snapshot_that_waits_for_an_unborn_child_lets_its_parent_join"),
+        ("parent_awaits_fork", "mv10_a_snapshot_that_waits_for_a_child_to_start_lets_its_parent_join"),
         ("merge_skipped", "mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too"),
         ("lsns_begin_anew", "px1_no_flush_of_a_removed_replica_is_its_successors"),
         ("fork_again", "a_child_begins_once_even_if_it_was_removed_since"),
@@ -459,7 +459,7 @@ fn planted_bugs_of_the_replica_manager_are_caught() {
         ("joins_beside_its_elder", "a_replica_joins_once_an_older_one_of_its_group_is_gone"),
         ("joins_after_fork", "a_split_that_is_executed_meanwhile_calls_a_join_off"),
         ("awaited_parent_goes", "mv11_a_parent_stays_until_a_child_that_waits_is_forked_again"),
-        ("create_unflushed", "mv10_a_child_is_durable_when_both_its_birth_and_its_checkpoint_are"),
+        ("create_unflushed", "mv10_a_child_is_durable_when_both_its_create_request_and_its_checkpoint_are"),
         ("fork_below_trimmed", "mv11_a_child_whose_log_is_trimmed_above_its_fork_does_not_go_on_from_there"),
         ("install_before_children", "mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here"),
         ("install_trims_nothing", "a_replica_whose_log_knows_nothing_of_its_snapshot_trims_it_first"),

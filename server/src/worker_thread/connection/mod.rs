@@ -305,7 +305,7 @@ impl Connection {
     }
 
     /// Whether something is to be made or written that takes time.
-    fn may_pump(&self) -> bool {
+    fn may_send(&self) -> bool {
         let state = self.state.borrow();
         state.has_much_to_write()
             || !state.answers.large.is_empty()

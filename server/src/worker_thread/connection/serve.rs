@@ -76,7 +76,7 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
             () = connection.bell.notified() => {}
             ready = connection.stream.writable(), if pending => {
                 if ready.is_err() { break }
-                if connection.may_pump() {
+                if connection.may_send() {
                     let _turn = turns.acquire().await;
                     tokio::task::yield_now().await;
                     let begun = thread.borrow().clock.begins();
