@@ -1,4 +1,4 @@
-//! Letting go of the nodes that changed ones were copied from, once no snapshot needs them any more.
+//! Letting go of the nodes that changed ones were copied from, once no snapshot needs them.
 //!
 //! A copy borrows its children from the original, and takes over what it still has when something below it changes
 //! again. Where nothing does, this does it.

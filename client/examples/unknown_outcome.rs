@@ -24,7 +24,7 @@ pub fn exactly_once(client: &Client, operation: &Operation, limit: Duration) -> 
         if left.is_zero() {
             return Err(error);
         }
-        // No token: the outcome cannot be learned any more. A sure error: nothing was executed.
+        // No token: the outcome cannot be learned. A sure error: nothing was executed.
         let Some(token) = error.resume_token().copied() else { return Err(error) };
         // What was too slow once gets twice the time.
         wait *= 2;

@@ -252,7 +252,7 @@ impl Shared {
         self.wake(state);
     }
 
-    /// Nobody reads the range any more.
+    /// The range's reader is gone.
     pub fn drop_range(&self, slot: u32) {
         let mut state = self.lock();
         if let Slot::Range { end, .. } = &state.slots[slot as usize] {

@@ -33,7 +33,7 @@ fn a_map_of_another_cluster_is_not_taken() {
         encode_control(out, Kind::Map, stream, &reply);
     });
     assert_eq!(bench.session.map().map(|map| map.version), Some(MapVersion(7)));
-    assert!(!bench.closed.is_empty(), "it is not talked to any more");
+    assert!(!bench.closed.is_empty(), "its connection is closed");
 }
 
 /// In a process of its own, as every planted bug (hazards.md 6).

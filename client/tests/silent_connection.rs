@@ -52,7 +52,7 @@ fn a_silent_connection_that_speaks_after_all_stays() {
     bench.step(Input::Frame { connection: silent, frame: script::frame(&out) });
     assert_eq!(bench.closed, [spare]);
     bench.step(Input::Frame { connection: spare, frame: hello(2) });
-    assert_eq!(bench.closed, [spare], "it is nobody's any more");
+    assert_eq!(bench.closed, [spare], "nobody uses it");
     assert_eq!(bench.asks(Kind::Read).0, silent);
 }
 

@@ -137,7 +137,7 @@ pub enum Effect {
         /// The first instance of its own.
         from: Instance,
     },
-    /// This replica does not lead (any more).
+    /// This replica does not lead, or has stopped leading.
     Following {
         /// The leader, if one was heard.
         leader: Option<ReplicaId>,

@@ -1,6 +1,6 @@
 //! Found by the simulator (seed 2007931): a leader without followers stood still for a moment, and its queue was full
 //! when its batch became due. The first thing that it heard then was one submission more; it was refused, and time had
-//! passed: the batch had no deadline any more, and nothing else ever moved it.
+//! passed: the batch had no deadline, and nothing else ever moved it.
 
 use bytes::Bytes;
 use coppice_ordering::{Config, Configuration, Effect, Input, Paxos, ReplicaId, Settings, SubmitError, Time};

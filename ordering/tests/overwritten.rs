@@ -1,4 +1,4 @@
-//! Found by the simulator (seed 1240 of its day): a replica that knows a decision by catch-up only has promised nothing
+//! Found by the simulator: a replica that knows a decision by catch-up only has promised nothing
 //! to the ballot that made it. A proposal of the ballot before, overwritten since, came late, and the replica took it
 //! for the decided value: it ended itself over the difference (protocol.md 1.1, 1.4).
 

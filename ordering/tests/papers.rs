@@ -147,7 +147,7 @@ fn d3_no_message_carries_a_decision_alone_under_load() {
     fuzz.run_until(500 * MS);
     fuzz.carried = Some(Default::default());
     fuzz.run_until(1_500 * MS);
-    // One second: a heartbeat every 50 ms to each follower, and hardly any more.
+    // One second: a heartbeat every 50 ms to each follower, and hardly another message.
     let heartbeats = carried(&fuzz, "Heartbeat");
     assert!((38..=44).contains(&heartbeats), "{heartbeats} heartbeats");
 }

@@ -466,7 +466,7 @@ impl SnapshotWriter {
         Ok(older)
     }
 
-    /// The checksums of the files, once opening does not change them any more. The first opening writes sled's index;
+    /// The checksums of the files, once opening leaves them unchanged. The first opening writes sled's index;
     /// later ones write the padding of its last segment again, with the same bytes.
     fn settle(&self) -> io::Result<checksums::Checksums> {
         let mut sums = checksums::Checksums::of(&self.staging)?;

@@ -47,7 +47,7 @@ pub struct Node {
 impl Node {
     /// Starts a node: when it returns, the node listens, and whatever its directory holds is recovered.
     ///
-    /// `failed` is called at most once, when the log can make nothing durable any more: the process must stop then.
+    /// `failed` is called at most once, when the log can make nothing durable: the process must stop then.
     /// `logging` lets operators change the log level.
     ///
     /// # Errors

@@ -104,7 +104,7 @@ impl Shared {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Node `by` says that this one runs on a copy of its directory. It takes part in nothing any more, and says so.
+    /// Node `by` says that this one runs on a copy of its directory. It then takes part in nothing, and says so.
     pub fn found_out(&self, by: NodeId, text: &str) {
         if self.own.fence.is_copy(text) {
             tracing::error!(%by, reason = text, next = %self.instead_of_copy(), "{COPY_FOUND}");

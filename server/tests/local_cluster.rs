@@ -47,7 +47,7 @@ impl Writer {
         writer
     }
 
-    /// Asks until a node answers that leads. Any may be asked; one that does not lead, or not any more, refuses.
+    /// Asks until a node answers that leads. Any may be asked; one that does not lead refuses.
     fn answered(&mut self, out: &[u8]) -> Frame {
         wait_for(&format!("a leader of {} answers", self.partition), patience(), || {
             let frame = self.raw.ask(out);

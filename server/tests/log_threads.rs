@@ -207,7 +207,7 @@ fn below_the_reserve_the_log_is_full_and_still_writes() {
     assert!(!opened.writer.log().space().full);
 }
 
-/// hazards.md ST1, with threads: the hook hears of it once, and nothing is taken any more.
+/// hazards.md ST1, with threads: the hook hears of it once, and nothing is taken afterwards.
 #[test]
 fn a_failed_write_ends_the_log_for_good() {
     let dir = Scratch::new("log-failed");
@@ -226,7 +226,7 @@ fn a_failed_write_ends_the_log_for_good() {
         spare.exists()
     });
     std::fs::remove_file(&spare).expect("removed");
-    wait_until("the log takes nothing any more", patience(), || {
+    wait_until("the log takes nothing", patience(), || {
         instance += 1;
         log.append(one(instance)).is_err()
     });

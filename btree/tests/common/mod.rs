@@ -227,7 +227,7 @@ impl Run {
         self.snapshots.push((tree.snapshot(), content));
     }
 
-    /// What nobody shares any more is taken over, here and there.
+    /// Takes over what nobody shares, here and there.
     fn settle(&mut self) {
         let from = self.pairs.key(self.random.below(self.keys));
         let nodes = self.random.below(40) as usize;

@@ -297,7 +297,7 @@ impl Session {
                 }
                 self.send_again(now, pending, effects);
                 if blank {
-                    self.hang_up(now, at, "belongs to no cluster any more".into(), effects);
+                    self.hang_up(now, at, "belongs to no cluster".into(), effects);
                 }
             }
             Refusal::Busy { retry_after } => {
@@ -354,7 +354,7 @@ impl Session {
             return;
         }
         if queue.replicas.epoch != pending.epoch {
-            // Said of a leader that is not followed any more.
+            // Said of a leader that is no longer followed.
             return;
         }
         queue.last_error = LastError::NoLeader;

@@ -370,7 +370,7 @@ impl Session {
         }
     }
 
-    /// Nobody can be asked on this connection any more whether what it gave has changed.
+    /// The connection is lost: nobody can be asked on it whether what it gave has changed.
     pub(super) fn validations_lost(&mut self, now: Time, at: usize, effects: &mut Vec<Effect>) {
         let waiting = self.queues.iter().flat_map(|queue| &queue.waiting.validations);
         let lost = waiting.filter(|(key, place)| self.who_read(*key, *place).is_some_and(|(peer, _)| peer == at));

@@ -109,7 +109,7 @@ impl Session {
         }
     }
 
-    /// The present connection is heard, or ends: the spare one is not wanted any more.
+    /// The present connection is heard, or ends: drops the spare one.
     pub(super) fn drop_spare(&mut self, at: usize, effects: &mut Vec<Effect>) {
         if let Some(number) = self.peers[at].spare.take() {
             effects.push(Effect::Close { connection: ConnectionId { peer: at as u32, number } });
@@ -285,7 +285,7 @@ impl Session {
         }
         if hello.cluster.is_none() && self.routes.map().is_some() {
             // Whatever the map says of this address: who answers there has lost its disk and serves nothing.
-            return self.hang_up(now, at, "belongs to no cluster any more".into(), effects);
+            return self.hang_up(now, at, "belongs to no cluster".into(), effects);
         }
         let identity = hello.node.map(|node| node.node);
         let expected = self.peers[at].node;

@@ -77,7 +77,7 @@ pub enum Input {
         /// How many bytes more may come.
         bytes: u32,
     },
-    /// Nobody waits for this call any more. A command that was sent may still be executed.
+    /// The caller has stopped waiting. A command that was sent may still be executed.
     Cancel(CallKey),
 }
 

@@ -1,6 +1,6 @@
 //! Queries across partitions: asking the coordinator, collecting the parts from the nodes that serve them, asking again
 //! (protocol.md 4). An attempt that comes to nothing, for whatever reason, is repeated whole under a new number until
-//! the call's deadline: queries only read. Once something was given out it cannot be repeated any more.
+//! the call's deadline: queries only read. Once something was given out, it cannot be repeated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -155,7 +155,7 @@ impl Session {
         self.act_on(now, number, verdict, effects)
     }
 
-    /// The attempt that was asked for on this stream; none: nothing waits there any more.
+    /// The attempt that was asked for on this stream; none: nothing waits there.
     fn asked_on(&mut self, at: usize, stream: u32) -> Result<Option<u32>, ProtocolError> {
         match self.peers[at].streams.get(stream).map(|pending| &pending.kind) {
             None => Ok(None),
@@ -164,7 +164,7 @@ impl Session {
         }
     }
 
-    /// A chunk of a part. Of an attempt that nobody waits for any more, the rest is called off.
+    /// A chunk of a part. Of an attempt that nobody waits for, the rest is called off.
     pub(super) fn on_query_part(
         &mut self,
         now: Time,

@@ -257,7 +257,7 @@ pub(super) fn decode_part_credit(body: &[u8]) -> Result<(PartitionId, u32), Wire
     Ok(credit)
 }
 
-/// The client to a node: no part of this attempt is wanted any more. Appends a `PartCancel` frame.
+/// The client to a node: stop sending the parts of this attempt. Appends a `PartCancel` frame.
 pub fn encode_part_cancel(out: &mut BytesMut, query: u32) {
     let start = begin_frame(out, Kind::PartCancel, query);
     end_frame(out, start);

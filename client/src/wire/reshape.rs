@@ -43,7 +43,7 @@ pub enum Shape {
     DrainNode { node: NodeId },
     /// A drained node may hold replicas again.
     UndrainNode { node: NodeId },
-    /// A node is drained, then it is none of the cluster's any more.
+    /// A node is drained, then it leaves the cluster.
     RemoveNode { node: NodeId },
     /// The process at `address` becomes a node and gets the replicas of `old`, which is removed: for a lost disk.
     ReplaceNode {

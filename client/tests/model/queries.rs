@@ -1,6 +1,6 @@
 //! The world's coordinator and the parts of queries (protocol.md 4): tickets that are placed at different moments,
 //! completed, voided or forgotten with their coordinator; parts that come late, before their cut, twice, or of a ticket
-//! that nobody waits for any more. It keeps book of what every ticket saw, and watches what the client gives out.
+//! that nobody waits for. It keeps book of what every ticket saw, and watches what the client gives out.
 
 use coppice_client::wire::part::PartHead;
 
@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    /// Another node coordinates: nothing of the old one completes any more.
+    /// Another node coordinates: nothing of the old one completes.
     pub fn change_coordinator(&mut self) {
         self.queries.coordinator = self.rng.below(u64::from(self.nodes)) as u32 + 1;
         self.queries.round += 1;

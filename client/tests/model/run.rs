@@ -33,7 +33,7 @@ impl Run {
         Ok(())
     }
 
-    /// Lets the world go on until `until`, or until nothing can happen any more.
+    /// Lets the world go on until `until`, or until nothing can happen.
     pub fn run_until(&mut self, until: Time) {
         self.turn_end();
         let mut same = 0;

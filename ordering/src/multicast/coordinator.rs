@@ -213,7 +213,7 @@ impl Coordinator {
         }
     }
 
-    /// Nothing can be completed any more: no round begun from now on confirms this ballot.
+    /// Nothing can be completed: no round begun from now on confirms this ballot.
     fn resign(&mut self, effects: &mut Vec<Effect>) {
         let Some(mut leadership) = self.leadership.take() else { return };
         self.asked = leadership.tickets.asked;

@@ -114,7 +114,7 @@ pub enum Input {
     Map {
         /// Ascends.
         version: MapVersion,
-        /// Every partition of it. One that is gone gets no ticket any more; one that is new gets its first.
+        /// Every partition of it. One that is gone gets no ticket; one that is new gets its first.
         partitions: BTreeSet<PartitionId>,
     },
     /// A query. Ends in [`Effect::Complete`], [`Effect::Aborted`] or [`Effect::Refused`].

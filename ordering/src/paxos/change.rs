@@ -88,7 +88,7 @@ impl Paxos {
         }
     }
 
-    /// Removed, and not needed any more (protocol.md 1.5, hazards.md PX19).
+    /// Removed, and no longer needed (protocol.md 1.5, hazards.md PX19).
     pub(super) fn dismiss_if_safe(&mut self, effects: &mut Vec<Effect>) {
         let learner = &mut self.learner;
         let held = learner.held_upto >= learner.configured_at || mutant!(removed_deleted_early);

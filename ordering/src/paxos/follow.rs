@@ -35,7 +35,7 @@ impl Paxos {
         true
     }
 
-    /// No leader is known any more.
+    /// Forgets the leader.
     pub(super) fn follow_nobody(&mut self, effects: &mut Vec<Effect>) {
         if self.election.leader.take().is_some() {
             effects.push(Effect::Following { leader: None, ballot: self.ballot() });

@@ -140,7 +140,7 @@ impl Paxos {
         let fits = bytes.len() <= BATCH_BYTES_MAX;
         if !fits || !proposer.batcher.submit(self.now, bytes, count, work, &self.settings) {
             self.counters.submissions_refused += 1;
-            // Time has passed here as well: what has become due would have no deadline any more.
+            // Time has passed here as well: what has become due would have no deadline.
             if !mutant!(refused_holds_up) {
                 self.advance(effects);
             }

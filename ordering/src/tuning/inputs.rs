@@ -21,7 +21,7 @@ pub(super) struct Inputs {
 
 /// An input that moved by this factor, up or down, is another input: one step of 25 % or two of 10 % (papers.md 2).
 pub(super) const MOVED: f64 = 1.2;
-/// What moved by this factor from one interval to the next is another world: nothing that was found out holds any more.
+/// What moved by this factor from one interval to the next is another world: forget what was found out.
 pub(super) const ANOTHER_WORLD: f64 = 2.0;
 /// Shorter ones are what threads take to wake up, on a machine that has much to do.
 pub(super) const WAY_MS_MIN: f64 = 20.0;

@@ -162,7 +162,7 @@ impl Collects {
         }
     }
 
-    /// As many of these places as one request may be about, without those that need nothing any more.
+    /// As many of these places as one request may be about, without those that need nothing.
     fn some_of(&self, places: &mut Vec<Place>) -> Option<Vec<Place>> {
         places.retain(|(id, _)| self.collect(*id).is_some());
         let rest = places.split_off(places.len().min(VALIDATE_RANGES_MAX));

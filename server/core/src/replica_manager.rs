@@ -272,8 +272,8 @@ impl ReplicaManager {
     }
 
     /// Whether a snapshot that holds `kept`, by the map of `version`, may take the place of a replica of `group` here
-    /// that holds `held`. What it does not hold went to other partitions, by splits that this replica would not execute
-    /// any more: until those which the map names here run, each with a checkpoint of its own, this disk is one of the
+    /// that holds `held`. What it does not hold went to other partitions, by splits that this replica will not
+    /// execute: until those which the map names here run, each with a checkpoint of its own, this disk is one of the
     /// majority that has their keys (hazards.md MV10). They join without waiting for a fork then. The snapshot may
     /// skip a merge too, and then what it gives away is with the partition that ends.
     pub fn may_install(
@@ -389,7 +389,7 @@ impl ReplicaManager {
         self.unsaved.values().any(|child| child.parent == group)
     }
 
-    /// Replicas here that the map does not name any more. The directory takes a replica off the map only when a quorum
+    /// Replicas here that the map does not name. The directory takes a replica off the map only when a quorum
     /// of those that stay durably holds all of the log up to its removal (protocol.md 1.5).
     pub fn unnamed(&self, own: NodeId, map: &PartitionMap) -> Vec<PartitionId> {
         // An older map than the one that it was born from says nothing about it, and no map at all even less.

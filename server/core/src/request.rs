@@ -158,7 +158,7 @@ pub enum Refusal {
     Busy,
     /// A key lies outside this partition, or the partition is not here.
     WrongPartition,
-    /// The session is not open (any more).
+    /// The session is not open, or has ended.
     SessionExpired,
     /// No room for growth: disk or memory.
     Full,

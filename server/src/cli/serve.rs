@@ -199,7 +199,7 @@ fn follow(parent: i32) -> bool {
     getppid().is_some_and(|pid| pid.as_raw_nonzero().get() == parent)
 }
 
-/// The log can make nothing durable any more: whoever goes on would promise what may be lost (hazards.md ST1).
+/// The log can make nothing durable: whoever goes on would promise what may be lost (hazards.md ST1).
 fn stop_at_once(reason: String) {
     let failure = Failure {
         exit: Exit::Failed,

@@ -194,7 +194,7 @@ async fn look_for_cluster(shared: &Arc<Handle>, seeds: &[String]) -> Option<Fore
     for seed in seeds.iter().skip(1).cloned() {
         let (shared, sender) = (Arc::clone(shared), sender.clone());
         crate::task::spawn(async move {
-            // Until nobody wants to know any more.
+            // Until the receiver is gone.
             while !sender.is_closed() {
                 match ask_anybody(&shared, &seed, &Question::Identify, ASSIGN_TIMEOUT).await {
                     Ok(Answer::Identified(identified)) => {

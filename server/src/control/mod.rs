@@ -72,7 +72,7 @@ impl Storage {
 struct Driver {
     inputs: VecDeque<controller::Input>,
     is_stepping: bool,
-    /// Nothing is led here any more that another node could lead.
+    /// Another node could lead nothing of what is led here.
     may_stop: bool,
     /// A replica's state is gone: the process must end.
     state_lost: Option<StorageError>,

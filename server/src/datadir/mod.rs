@@ -6,7 +6,7 @@
 //! | `VERSION` | format of the directory; written last at its creation |
 //! | `node.toml` | cluster, node and incarnation ([`Identity`]); there is a log as soon as it is there |
 //! | `incarnations` | which incarnation of each other node was met last ([`crate::incarnation::known`]) |
-//! | `copy` | another node said that this directory is a copy, and why: it takes part in nothing any more |
+//! | `copy` | another node said that this directory is a copy, and why: it takes part in nothing |
 //! | `endpoints.json` | the addresses after bind; removed at shutdown |
 //! | `map` | the newest partition map known, with its crc32c: a hint, for finding the others after a restart |
 //! | `log/`, `checkpoints/` | see [`crate::log`], `crate::checkpoint` |

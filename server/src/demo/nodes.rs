@@ -335,7 +335,7 @@ impl Watcher {
         };
         self.said.send_replace(Progress::Ended(how.clone()));
         if !self.asked.get() {
-            // Nobody listens any more only when the demo itself ends.
+            // Nobody listens only when the demo itself ends.
             let _ = self.deaths.send(Death { node: self.node, how });
         }
     }

@@ -120,7 +120,7 @@ async fn attempt(args: &DemoArgs, any_ports: bool) -> Result<Started, StartError
             if home.temporary {
                 super::home::remove(&home.path);
             }
-            // Two demos that took each other's ports may both have ended by now: no port shows it any more.
+            // Two demos that took each other's ports may both have ended by now: no port shows it.
             let taken = resumed.is_none() && !any_ports;
             Err(if taken { StartError::PortTaken(failure) } else { StartError::Other(failure) })
         }

@@ -6,7 +6,7 @@
 //! node of their groups has let it in, or could not be reached for an election timeout: no vote, no promise, no
 //! acknowledgement counts before it is said. In a cluster that runs this takes one greeting of each node.
 //!
-//! Once a node says that this is a copy, it is one for good: nothing is said any more until the process ends.
+//! Once a node says that this is a copy, it is one for good: nothing is said until the process ends.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

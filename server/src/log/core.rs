@@ -149,7 +149,7 @@ pub(super) struct Active {
     pub(super) reused: bool,
 }
 
-/// Files of segments that nobody needs any more, kept to be written again: making a segment of zeros costs as many
+/// Files of segments that nobody needs, kept to be written again: making a segment of zeros costs as many
 /// bytes as writing it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
@@ -280,7 +280,7 @@ impl Core {
         true
     }
 
-    /// The effects of the last write are carried out: it is durable. Segments that nobody needs any more go.
+    /// The effects of the last write are carried out: it is durable. Removes segments that nobody needs.
     pub fn flushed(&mut self, effects: &mut Vec<FileEffect>) {
         self.sequence.durable = self.sequence.in_flight.take().expect("flushed without a write");
         if let Some(first_kept) = self.leaving.take() {

@@ -138,7 +138,7 @@ impl<D: Disk> Engine<D> {
     /// Carries the write under way out, as far as the disk lets it.
     ///
     /// # Errors
-    /// A write or flush failed: for good, the log must not be used any more (hazards.md ST1).
+    /// A write or flush failed: do not use the log again (hazards.md ST1).
     pub fn proceed(&mut self) -> Result<Progress, Failure> {
         while let Some(effect) = self.pending.front() {
             match apply::commit(&mut self.disk, effect) {

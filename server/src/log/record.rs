@@ -43,7 +43,7 @@ const INLINE_BYTES_MAX: usize = 256;
 pub enum Kind {
     /// Opens a write: everything before it is durable.
     Mark = 1,
-    /// No ballot below this one gets a promise or a vote any more.
+    /// No ballot below this one gets a promise or a vote from then on.
     Promise = 2,
     /// Voted for an empty batch. Body: u64 what was known to be decided.
     AcceptNoOp = 3,

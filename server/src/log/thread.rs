@@ -52,7 +52,7 @@ impl Shared {
 #[derive(Debug)]
 pub(super) enum Submission {
     Appends(Vec<Append>),
-    /// And who wants to hear that they are durable.
+    /// Records, and whom to notify once they are durable.
     DurableWait(Vec<Append>, Sender<()>),
     Close,
 }

@@ -51,7 +51,7 @@ pub struct Presence {
 /// What one end of a connection has against the other one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Objection {
-    /// It runs on a copy of its directory, in words: it must not vote any more.
+    /// It runs on a copy of its directory, in words: it must not vote.
     Copy(String),
     /// It is not let in now.
     Other(String),

@@ -93,7 +93,7 @@ impl<K: Copy + Ord> Streams<K> {
         }
     }
 
-    /// The client wants nothing of these any more.
+    /// Drops the streams that the client no longer wants.
     pub fn drop_all(&mut self, unwanted: impl Fn(&K) -> bool) {
         self.begun.retain(|name, _| !unwanted(name));
         self.fresh.retain(|(name, _)| !unwanted(name));

@@ -44,7 +44,7 @@ impl<T> Ungreeted<T> {
         }
     }
 
-    /// One more connection, from this address; those that `is_over` names take no place any more. Returns the one that
+    /// One more connection, from this address; those that `is_over` names take no place. Returns the one that
     /// is to be ended, if there are too many: perhaps the new one.
     pub fn add(&mut self, from: IpAddr, connection: T, is_over: impl Fn(&T) -> bool) -> Option<T> {
         self.waiting.retain(|(_, connection)| !is_over(connection));

@@ -61,7 +61,7 @@ pub const RETIRE_WITHIN: Duration = Duration::from_secs(60);
 /// within a fraction of a millisecond.
 const TURN_INPUTS_MAX: usize = 256;
 
-/// Or inputs, or messages of a peer, that take so long: each may be a step of a few milliseconds.
+/// Longest time that a turn spends on inputs; one input may take milliseconds.
 pub(crate) const TURN_TIME_MAX: Duration = Duration::from_millis(2);
 
 /// What other threads send to a worker thread.

@@ -329,7 +329,7 @@ mod tests {
     fn what_keeps_the_cores_busy_beside_an_idle_group_is_not_its_price() {
         let mut tuner = Tuner::new();
         let interval = Duration::from_millis(500);
-        // Seen beside compilers: a few commands, and before long every one of them cost milliseconds.
+        // A few commands on a busy machine must not count the machine's load as their cost.
         for _ in 0..20 {
             tuner.learn([4.0, 4.0, 4e3, 20.0], interval, 0.02, 1.0);
         }

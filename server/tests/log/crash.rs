@@ -333,7 +333,7 @@ fn a_log_whose_oldest_segment_was_prepared_and_never_used_is_read_as_if_it_were_
 }
 
 /// Seed 6498: a power cut tore the header of a new segment. The next start began another one behind it, and passed it
-/// over; a drop of the segments below was cut short before it reached that one. The node did not start any more.
+/// over; a drop of the segments below was cut short before it reached that one. The node could not start.
 #[test]
 fn a_torn_header_below_all_that_is_needed_is_passed_over_and_one_that_is_needed_is_refused() {
     let mut life = Life::new(6_498);

@@ -198,7 +198,7 @@ fn one_full_disk_of_three_stops_nothing() {
     }
 }
 
-/// Puts values until none is taken any more; tells how many were.
+/// Puts values until one is refused; tells how many were taken.
 fn put_until_full(cluster: &Cluster) -> usize {
     let value = large_value(cluster);
     let (mut done, mut refused) = (0, 0);
@@ -345,7 +345,7 @@ fn where_the_memory_of_a_majority_is_at_its_limit_writes_are_refused_and_deletes
     assert_eq!(cluster.run(&["delete", "k000"]).code, 0, "deletes are how one makes room");
 }
 
-/// Neither took what a leader proposes any more, and the partition had none for as long as that lasted.
+/// Neither took what a leader proposes, and the partition had none for as long as that lasted.
 #[test]
 #[ignore = "long: processes that wait for each other"]
 fn where_the_memory_of_a_majority_is_spent_somebody_leads_and_deletes_make_room() {

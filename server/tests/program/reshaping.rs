@@ -66,7 +66,7 @@ fn a_merge_that_cannot_be_moves_nothing() {
     assert!(!places(&cluster).iter().any(|line| line.starts_with("p2")));
 }
 
-/// `node remove --force` beside a dead node ended with two nodes of which one was there: nothing was decided any more.
+/// `node remove --force` beside a dead node ended with two nodes of which one was there: nothing could be decided.
 #[test]
 fn no_force_takes_a_quorum_away() {
     let mut cluster = Cluster::formed(3, "");

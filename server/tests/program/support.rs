@@ -81,7 +81,7 @@ fn spawn(command: Command) -> Child {
         let (jobs, receiver) = std::sync::mpsc::channel::<Job>();
         std::thread::spawn(move || {
             for (mut command, done) in receiver {
-                // Nobody waits any more only if a test has failed.
+                // Nobody waits only if a test has failed.
                 let _ = done.send(command.spawn());
             }
         });

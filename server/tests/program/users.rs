@@ -202,7 +202,7 @@ fn users_are_managed_by_verbs() {
     guarded.client("bob").get("b/1").expect("the newest token counts");
 }
 
-/// One who is connected everywhere, in the middle of a range, and gone: no node answers any more.
+/// One who is connected everywhere, in the middle of a range, and gone: no node answers.
 #[test]
 #[ignore = "long: processes that wait for each other"]
 fn a_removed_user_is_out_while_connected() {

@@ -76,7 +76,7 @@ impl Nemesis<'_> {
         self.look()
     }
 
-    /// One flush of the log fails; the next one would not. What it said is not to be believed any more: the node ends
+    /// One flush of the log fails; the next one would not. Do not trust the disk after that: the node ends
     /// (hazards.md ST1).
     pub(super) fn flush(&mut self) -> Result<(), RoundError> {
         let node = self.random.below(self.nodes.count());

@@ -135,7 +135,7 @@ impl Sampler {
         Sampler { pids, directories, stop, most, looking: Some(looking) }
     }
 
-    /// Nobody asks for anything any more: what keeps growing all the same, in words. Ends as soon as nothing does.
+    /// What keeps growing although nobody asks for anything, in words. Ends as soon as nothing does.
     pub fn at_rest(&self) -> Vec<String> {
         let mut stretches: Vec<Vec<Held>> = Vec::new();
         loop {

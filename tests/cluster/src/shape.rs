@@ -19,7 +19,7 @@ use super::kinds::{Kind, Span};
 use super::setup::RECOVERY_MAX;
 use super::workload::Workload;
 
-/// Partitions beyond which nothing is split any more.
+/// Partitions beyond which nothing is split.
 const PARTITIONS_MAX: usize = 24;
 
 /// Partitions that are left by merges: fewer make too few boundaries worth crossing.

@@ -83,7 +83,7 @@ impl Workload {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing is repeated any more either.
+    /// Stops repeating, too.
     pub fn give_up(&self) {
         self.hopeless.store(true, Ordering::Relaxed);
     }

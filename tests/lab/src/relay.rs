@@ -154,7 +154,7 @@ impl Relays {
     }
 }
 
-/// Gives a packet to the writer of its connection; one that is gone needs nothing any more.
+/// Gives a packet to the writer of its connection; one that is gone needs nothing.
 fn deliver(packet: Packet) {
     let _ = packet.to.send(packet.bytes);
 }

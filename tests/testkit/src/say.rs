@@ -10,7 +10,7 @@ pub fn line(words: fmt::Arguments<'_>) {
     let _ = writeln!(io::stdout().lock(), "{words}");
 }
 
-/// What `Err` is worth if nobody listens any more.
+/// What `Err` is worth if nobody listens.
 ///
 /// # Errors
 /// Any other one.

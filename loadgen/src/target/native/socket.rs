@@ -21,7 +21,7 @@ pub enum Event {
     Connected,
     /// A frame came.
     Frame(Frame),
-    /// It could not be opened, or ended; it is not to be used any more.
+    /// It could not be opened, or ended; do not use it.
     Ended(String),
 }
 

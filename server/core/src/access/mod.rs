@@ -426,7 +426,7 @@ impl Access {
     /// What a connection that was let in with the rights `before` may do from now on.
     ///
     /// # Errors
-    /// Why it ends: it acts for nobody any more, or may do less than it was let in for. What it has under way is not
+    /// Why it ends: it acts for nobody, or may do less than it was let in for. What it has under way is not
     /// looked through for what it may not have.
     pub fn rights_again(&self, credentials: &Credentials, before: &Arc<Rights>) -> Result<Arc<Rights>, String> {
         if mutant!(rights_checked_at_hello_only) {

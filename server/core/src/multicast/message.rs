@@ -59,9 +59,8 @@ pub fn goes_on_to(
     leader.filter(|leader| knows && ![own, sender].contains(leader) && !mutant!(multicast_ends_here))
 }
 
-/// The node that a multicast message is written to, whose receiver has the replicas of `group` and is led, as far as is
-/// `known`, from there: whoever has no replica of the directory hears who leads it late, and of others that heard it
-/// late. A ticket names the replica that chose it.
+/// The node to send a message for `group` to: the known leader, or the replica that issued the ticket. Nodes without a
+/// directory replica learn leaders late.
 pub fn addressee(message: &MulticastMessage, group: Option<&Entry>, known: Option<NodeId>) -> Option<NodeId> {
     let MulticastBody::Placed(ticket) = &message.body else { return known };
     let chose = |entry: &Entry| {
@@ -70,8 +69,7 @@ pub fn addressee(message: &MulticastMessage, group: Option<&Entry>, known: Optio
     group.and_then(chose).filter(|_| !mutant!(placed_by_hearsay)).or(known)
 }
 
-/// The node of a group's leader as the newest map names it (`place`), if that is news beside what is `known`. A replica
-/// may follow a leader before any map names the leader's node.
+/// The leader's node by the newest map, if that differs from `known`.
 pub fn leader_learned<N: Copy + PartialEq>(place: Option<N>, known: Option<N>) -> Option<N> {
     place.filter(|_| place != known && !mutant!(leader_node_unlearned))
 }

@@ -261,7 +261,7 @@ fn mv10_a_snapshot_that_skips_a_split_waits_until_the_child_is_durable_here() {
     assert!(!asked(&mut replica_manager, &kept, &map(1, vec![])), "nobody knows who has the rest");
     assert!(replica_manager.may_be_forked(&named, CHILD));
     assert!(!asked(&mut replica_manager, &kept, &named));
-    assert!(!replica_manager.may_be_forked(&named, CHILD), "it waits for no fork any more");
+    assert!(!replica_manager.may_be_forked(&named, CHILD), "it waits for no fork");
 
     // The fork comes all the same: its checkpoint is awaited.
     let start = replica_manager.fork(OWN, PARENT, false, &fork(&[1, 2, 3])).expect("it begins");
@@ -374,7 +374,7 @@ fn mv11_a_child_that_was_split_waits_for_the_checkpoint_of_its_own_child() {
 }
 
 /// Seed 1005419: all nodes started again after a split and a merge of the parent, before the child had a checkpoint.
-/// The map did not name the parent any more, so it went before it had executed the split again, and the child's keys
+/// The map had dropped the parent, so it went before it had executed the split again, and the child's keys
 /// with it.
 #[test]
 fn mv11_a_parent_stays_until_a_child_that_waits_is_forked_again() {

@@ -264,7 +264,7 @@ fn a_learner_that_came_late_to_a_cancelled_move_goes() {
     report.learners = configuration.learners.iter().map(|id| ReplicaId(id.0)).collect();
     report.configured_at += 10;
     model.settle();
-    assert!(model.groups[&PartitionId(1)].1.learners.is_empty(), "nobody asked for it any more");
+    assert!(model.groups[&PartitionId(1)].1.learners.is_empty(), "nobody asks for it");
     assert_eq!((model.nodes_of(1), model.state().changes.len()), (vec![1, 2, 3], 0));
 }
 

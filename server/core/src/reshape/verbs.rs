@@ -109,7 +109,7 @@ impl Judge<'_> {
         Reshaped { done, begun: false, steps, left, partition: None, node: None, cut: None, map_version }
     }
 
-    /// How far it is that was begun before.
+    /// Progress of a change that an earlier request began.
     pub(super) fn so_far(&self, done: bool, left: usize, step: String) -> Reshaped {
         Reshaped { begun: true, ..self.reshaped(done, left, vec![step]) }
     }
@@ -303,7 +303,7 @@ impl Judge<'_> {
             None => {}
         }
         match self.state.ended(change) {
-            // Of one that has ended, only its end is remembered: it must be that of such a move.
+            // An ended move keeps only its outcome; accept the retry if the outcome is a move's.
             Some(ChangeOutcome::Done) => {
                 let now = self.nodes_of(partition);
                 let gone =

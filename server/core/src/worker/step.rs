@@ -89,7 +89,7 @@ pub enum Input {
         /// Counts the starts of this node.
         incarnation: u64,
     },
-    /// It does no more.
+    /// Stop hosting this replica.
     Drop(PartitionId),
     /// Something for one replica.
     Replica(PartitionId, Box<replica::Input>),

@@ -151,7 +151,7 @@ impl Connection {
         false
     }
 
-    /// Goes by other users; `false`: it ends, since it acts for nobody any more, or may do less than it was let in for.
+    /// Goes by other users; `false`: it ends, since it acts for nobody, or may do less than it was let in for.
     pub(in crate::worker_thread) fn follow(&self, access: &Access) -> bool {
         let mut state = self.state.borrow_mut();
         // Who has not greeted is judged then.

@@ -252,7 +252,7 @@ impl<'a> Sort<'a> {
         self.pass_time();
     }
 
-    /// What was invoked no later than the first answer that is not placed yet waits for no answer any more.
+    /// What was invoked no later than the first answer that is not placed yet waits for no answer.
     fn pass_time(&mut self) {
         let history = self.history;
         while let Some(&index) = history.returns.get(self.next_return)

@@ -62,7 +62,7 @@ pub struct Bounds {
 pub enum Disks {
     /// What was flushed, and any beginning of what was not.
     Kept,
-    /// Nothing: the replica takes no part any more. Whoever comes in its place has another id, and is no member here
+    /// Nothing: the replica takes no part. Whoever comes in its place has another id, and is no member here
     /// (protocol.md 1.5).
     Lost,
     /// That, or nothing, and the replica comes back under its old id: this must be found.

@@ -60,7 +60,7 @@ pub struct Replica {
     pub written: Vec<(Lsn, Record)>,
     /// Counts its processes.
     pub incarnation: u64,
-    /// Its disk is lost, and nothing happens to it any more.
+    /// Its disk is lost, and nothing happens to it.
     pub gone: bool,
     clock: Time,
 }

@@ -225,7 +225,7 @@ impl Stage {
         moved
     }
 
-    /// Nothing is lost any more: everything ends, or the script fails.
+    /// Stops losses: everything ends, or the script fails.
     pub fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
             if self.turn() || self.retry() {

@@ -150,7 +150,7 @@ pub enum Reshape {
     },
     /// The node took its number durably.
     Joined { node: NodeId },
-    /// A node shall hold replicas again, or none any more.
+    /// A node shall hold replicas again, or give all away.
     SetState {
         node: NodeId,
         /// `Member`, `Draining` or `Leaving`.
@@ -158,7 +158,7 @@ pub enum Reshape {
         /// Replicas that find no other place may be given up.
         force: bool,
     },
-    /// A leaving node holds nothing any more.
+    /// A leaving node holds nothing.
     Removed { node: NodeId },
     /// A group's replicas shall be on these nodes.
     Move {

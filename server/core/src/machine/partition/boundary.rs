@@ -70,7 +70,7 @@ pub enum BoundaryStep {
         /// Its replicas, each beside one of the parent's.
         replicas: Vec<ReplicaInfo>,
     },
-    /// A partition takes no commands and no reads any more; it still gives parts of queries. The first half of a merge.
+    /// Stops commands and reads of a partition; it still gives parts of queries. The first half of a merge.
     Seal {
         partition: PartitionId,
         /// The neighbour that will take it in.
@@ -108,7 +108,7 @@ pub struct Seal {
     pub last_ticket: Option<Ticket>,
 }
 
-/// A sealed partition's decided state: what its neighbour takes in. Nothing of it changes any more.
+/// A sealed partition's decided state: what its neighbour takes in. Nothing of it changes.
 #[derive(Clone, Debug)]
 pub struct AbsorbedState {
     /// Who leaves it.
@@ -264,7 +264,7 @@ impl Partition {
         self.tree.undo_each(&mut self.undo, mark.tree, || failpoint!("undo.tree_record"));
     }
 
-    /// A batch is decided: what it took in goes where no undo needs it any more.
+    /// A batch is decided: drops what no undo needs.
     pub(super) fn confirm_boundaries(&mut self, mark: &PartitionMark) {
         if let Some(&joined) = mark.joins.last() {
             self.absorbed_states.retain(|left| left.seal.version > joined);

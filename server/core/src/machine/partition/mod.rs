@@ -42,7 +42,7 @@ pub struct Partition {
     sessions: Sessions,
     session_limits: SessionLimits,
     chain: Chain,
-    /// No command and no read is taken any more: a neighbour takes this partition in (protocol.md 8).
+    /// No command and no read is taken: a neighbour takes this partition in (protocol.md 8).
     sealed: Option<Seal>,
     /// What neighbours leave to this partition. Not replicated: it is the same wherever it is.
     absorbed_states: Vec<AbsorbedState>,
@@ -203,7 +203,7 @@ impl Partition {
         self.session_limits
     }
 
-    /// Whether the partition is sealed, and takes no commands and reads any more.
+    /// Whether the partition is sealed, and takes no commands and no reads.
     fn is_closed(&self) -> bool {
         self.sealed.is_some() && !mutant!(merge_no_end)
     }
@@ -305,8 +305,8 @@ impl Partition {
         failpoint!("ticket.placed");
     }
 
-    /// Whether this replica gives the part that these bytes ask for. The coordinator may have chosen one that is not in
-    /// the group any more, and knows nothing of the ticket: the leader stands in for it.
+    /// Whether this replica gives the part that these bytes ask for. The coordinator may have chosen one that has
+    /// left the group, and knows nothing of the ticket: the leader stands in for it.
     fn is_ours(&self, partition_query: &[u8]) -> bool {
         let Some(responder) = PartitionQuery::responder_of(partition_query) else { return false };
         self.me == Some(responder)

@@ -25,7 +25,7 @@ impl Model {
     }
 }
 
-/// `node remove n2 --force` beside a dead n3 left {n1, n3}, of which one answered: nothing was decided any more.
+/// `node remove n2 --force` beside a dead n3 left {n1, n3}, of which one answered: nothing could be decided.
 #[test]
 fn no_node_goes_without_which_a_group_has_no_quorum_even_when_forced() {
     let mut model = Model::new(3, 1);

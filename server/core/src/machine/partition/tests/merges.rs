@@ -334,7 +334,7 @@ fn a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance() {
     assert_eq!(replica.paxos().configuration_at(Instance(13)), (&later, Instance(13)));
 }
 
-/// Another batch is decided where the join was executed: nothing is awaited any more.
+/// Another batch is decided where the join was executed: nothing is awaited.
 #[test]
 fn a_join_that_is_overwritten_is_not_waited_for() {
     let (lower, _) = cut();
@@ -467,7 +467,7 @@ fn se8_a_session_that_ended_on_one_side_ends_with_the_merge() {
     assert_eq!(lower.partition.digest(), before);
 }
 
-/// Once nothing ran any more: the join that was taken back still held everything up.
+/// A join that was taken back does not hold up what follows.
 #[test]
 fn what_is_decided_below_a_join_that_was_taken_back_runs() {
     let (lower, _) = cut();
