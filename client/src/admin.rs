@@ -2,6 +2,7 @@
 //! belongs to no cluster yet and beside a client that is stuck.
 
 mod round;
+mod verbs;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,17 +15,16 @@ use tokio::time::{Instant, timeout_at};
 
 use self::round::{Round, Standing};
 use crate::channel::Channel;
-use crate::client::random;
 use crate::config::Config;
 use crate::connection::describe;
 use crate::error::{NodeError, Place};
 use crate::wire::control::{decode_control, encode_control};
-use crate::wire::{ClientId, Frame, FrameDecoder, Hello, Kind, MapGet, NodeId, PROTOCOL, PartitionId, StatusGet};
+use crate::wire::{ClientId, Frame, FrameDecoder, Hello, Kind, NodeId, PROTOCOL};
 
 #[doc(inline)]
 pub use crate::wire::{
-    AdminError, AdminReply, AdminRequest, ConfigRow, HelloOk, InitRequest, MapReply, Refusal, ReshapeRequest, Reshaped,
-    Status, TuningReport, UserChange, UserChangeReply, UserRow,
+    AdminError, AdminReply, AdminRequest, ChangeId, ConfigRow, Grant, HelloOk, InitRequest, MapReply, Refusal,
+    ReshapeRequest, Reshaped, Role, Shape, Status, TuningReport, UserChange, UserChangeReply, UserRow,
 };
 
 /// An endpoint that has not answered a question by then gets company: the next one is asked too.
@@ -37,6 +37,11 @@ const ROUND_PAUSE: Duration = Duration::from_millis(50);
 const TIMED_OUT: &str = "timed out";
 
 /// Asks any of several nodes; see the module.
+///
+/// Every verb fails with [`Error::Unreachable`] if no node answers within [`Config::timeout`], and with
+/// [`Error::Refused`] and [`Refusal::Denied`] if access control is on and this client's user may not ask for it. A verb
+/// that speaks for the cluster fails with [`Error::NoMajority`] if every node that answers is cut off. A verb that
+/// changes something fails with [`Error::Unanswered`] if its outcome is not known: it is idempotent, so repeat it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), coppice_client::admin::Error> {
@@ -167,159 +172,19 @@ impl Admin {
         *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = answered;
     }
 
-    /// The cluster's status as the first node sees it that hears a majority of the directory; if none does, what one of
-    /// the others sees ([`Status::majority`] tells). `local`: what the first node that answers knows itself. Endpoints
-    /// that do not answer cost 100 ms each.
-    ///
-    /// # Errors
-    /// If no node answers within the timeout.
-    pub async fn status(&self, local: bool) -> Result<Status, Error> {
-        let whom = if local { Whom::Anybody } else { Whom::Members };
-        self.any(whom, Kind::Status, &StatusGet { local }, Kind::StatusReply, "status").await
-    }
-
-    /// The map of a node that hears a majority of the directory, and who leads.
-    ///
-    /// # Errors
-    /// [`Error::NoMajority`]: no node that answers does.
-    pub async fn cluster_map(&self) -> Result<MapReply, Error> {
-        match self.verb(AdminRequest::Map).await? {
-            AdminReply::Map(reply) => Ok(reply),
-            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
-        }
-    }
-
-    /// The map of the first node that answers, and who leads.
-    ///
-    /// # Errors
-    /// If no node answers within the timeout.
-    pub async fn map(&self) -> Result<MapReply, Error> {
-        self.any(Whom::Members, Kind::MapGet, &MapGet::default(), Kind::Map, "map").await
-    }
-
-    /// Who the first node that answers is.
-    ///
-    /// # Errors
-    /// If no node answers within the timeout.
-    pub async fn hello(&self) -> Result<HelloOk, Error> {
-        let mut errors = Vec::new();
-        let deadline = Instant::now() + self.config.timeout;
-        for (at, address) in self.endpoints.iter().enumerate() {
-            let until = Until::share(deadline, self.endpoints.len() - at, &self.config, Duration::ZERO);
-            match connect(address, &self.config, until.greeted).await {
-                Ok((_, hello)) => return Ok(hello),
-                Err(Attempt::Refused(refusal)) => return Err(Error::Refused(refusal)),
-                Err(Attempt::Silent(error) | Attempt::Unanswered(error)) => {
-                    errors.push(error_of(address, error));
-                }
-                Err(Attempt::Answered(..) | Attempt::Blank) => {}
-            }
-        }
-        Err(Error::Unreachable(errors))
-    }
-
-    /// Forms the cluster: asks the first endpoint; others are asked only if it was not reached.
-    ///
-    /// # Errors
-    /// [`AdminError::Exists`] if there is a cluster (and `if_needed` is not set).
-    pub async fn init(&self, init: InitRequest) -> Result<AdminReply, Error> {
-        self.verb(AdminRequest::Init(InitRequest { nonce: random(), ..init })).await
-    }
-
-    /// Effective settings.
-    ///
-    /// # Errors
-    /// If no node answers.
-    pub async fn config(&self) -> Result<Vec<ConfigRow>, Error> {
-        match self.verb(AdminRequest::ConfigGet).await? {
-            AdminReply::Config(rows) => Ok(rows),
-            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
-        }
-    }
-
-    /// Sets a cluster setting.
-    ///
-    /// # Errors
-    /// [`AdminError::NotFound`], [`AdminError::Invalid`].
-    pub async fn set_config(&self, key: &str, value: &str) -> Result<(), Error> {
-        self.verb(AdminRequest::ConfigSet { key: key.into(), value: value.into() }).await.map(|_| ())
-    }
-
-    /// Sets what the node that answers logs, until it restarts: give one endpoint. `spec` as in `COPPICE_LOG`.
-    ///
-    /// # Errors
-    /// [`AdminError::Invalid`].
-    pub async fn set_log_level(&self, spec: &str) -> Result<(), Error> {
-        self.verb(AdminRequest::LogLevel { spec: spec.into() }).await.map(|_| ())
-    }
-
-    /// Transfers the leadership of a partition; returns how long nobody led.
-    ///
-    /// # Errors
-    /// [`AdminError::TimedOut`]: the old leader goes on, or the transfer ends later.
-    pub async fn transfer_leader(
-        &self,
-        partition: PartitionId,
-        to: NodeId,
-        deadline: Duration,
-    ) -> Result<Duration, Error> {
-        let deadline_ms = u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX);
-        match self.verb(AdminRequest::TransferLeader { partition, to, deadline_ms }).await? {
-            AdminReply::Transferred { pause_us } => Ok(Duration::from_micros(pause_us)),
-            AdminReply::Done => Ok(Duration::ZERO),
-            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
-        }
-    }
-
-    /// How batching and pipelining of every group are tuned, and why.
-    ///
-    /// # Errors
-    /// If no node answers.
-    pub async fn tuning(&self) -> Result<TuningReport, Error> {
-        match self.verb(AdminRequest::Tuning { local: false }).await? {
-            AdminReply::Tuning(report) => Ok(report),
-            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
-        }
-    }
-
-    /// The users, by name.
-    ///
-    /// # Errors
-    /// If no node answers, or this client's user is no admin.
-    pub async fn users(&self) -> Result<Vec<UserRow>, Error> {
-        match self.verb(AdminRequest::Users).await? {
-            AdminReply::Users(rows) => Ok(rows),
-            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
-        }
-    }
-
-    /// Changes the users. Once it is answered, every node that the answer does not name goes by the change.
-    ///
-    /// # Errors
-    /// Any [`AdminError`]: why it is not taken.
-    pub async fn change_users(&self, change: UserChange) -> Result<UserChangeReply, Error> {
-        match self.verb(AdminRequest::ChangeUsers(change)).await? {
-            AdminReply::UsersChanged(changed) => Ok(changed),
-            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
-        }
-    }
-
-    /// Begins a change of the cluster's shape, or says how far it is: ask again, with the same request, until it is
-    /// done.
-    ///
-    /// # Errors
-    /// Any [`AdminError`]: why it is not begun, or how it failed.
-    pub async fn reshape(&self, request: ReshapeRequest) -> Result<Reshaped, Error> {
-        match self.verb(AdminRequest::Reshape(request)).await? {
-            AdminReply::Reshaped(reshaped) => Ok(reshaped),
-            other => Err(Error::Incompatible(format!("an answer to another question: {other:?}"))),
-        }
-    }
-
     /// Any verb. Verbs are idempotent, so one that was sent without an answer is sent to the next node too; but never
     /// to two at a time. An endpoint that hangs costs half of the time that is left, and less if it does not even
     /// greet. A node that hears no majority of the directory carries nothing out: the next one is asked, and at last
     /// those of which it was told. Nodes that were busy, or did not answer in time, are asked again until the timeout.
+    ///
+    /// ```no_run
+    /// # async fn example(admin: coppice_client::Admin) -> Result<(), coppice_client::admin::Error> {
+    /// use coppice_client::admin::AdminRequest;
+    /// let reply = admin.verb(AdminRequest::CheckReplicas).await?;
+    /// println!("{reply:?}");
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// See [`Error`]; [`Error::Unanswered`] only if the verb changes something.

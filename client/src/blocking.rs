@@ -47,7 +47,16 @@ impl Client {
         Client::connect_with(endpoints, Config::default())
     }
 
-    /// The same with other settings.
+    /// Finds the cluster through any of `endpoints`, with these settings.
+    ///
+    /// ```no_run
+    /// # fn example() -> coppice_client::error::Result<()> {
+    /// use coppice_client::{Config, blocking::Client};
+    /// let config = Config { timeout: std::time::Duration::from_secs(1), ..Config::default() };
+    /// let client = Client::connect_with(["127.0.0.1:7400", "127.0.0.1:7410"], config)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -58,6 +67,15 @@ impl Client {
     }
 
     /// A client that connects when it is first used.
+    ///
+    /// ```no_run
+    /// # fn example() -> coppice_client::error::Result<()> {
+    /// use coppice_client::{Config, blocking::Client};
+    /// let client = Client::start(["127.0.0.1:7400"], Config::default())?;
+    /// client.get("apple")?; // connects, and fails if there is no cluster
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// If no thread can be started.
@@ -85,7 +103,7 @@ impl Client {
         &self.client
     }
 
-    /// See [`crate::Client::map`].
+    /// The partition map that this client routes by. See [`crate::Client::map`].
     ///
     /// # Errors
     /// As there; all calls below likewise.
@@ -93,7 +111,7 @@ impl Client {
         self.wait(self.client.map())
     }
 
-    /// See [`crate::Client::put`].
+    /// Writes, whether or not the key was there; the previous value. See [`crate::Client::put`].
     ///
     /// # Errors
     /// As there.
@@ -101,7 +119,7 @@ impl Client {
         self.wait(self.client.put(key, value))
     }
 
-    /// See [`crate::Client::insert`].
+    /// Writes only if the key is absent; the value that was there, if any. See [`crate::Client::insert`].
     ///
     /// # Errors
     /// As there.
@@ -109,7 +127,7 @@ impl Client {
         self.wait(self.client.insert(key, value))
     }
 
-    /// See [`crate::Client::delete`].
+    /// Removes; the removed value. See [`crate::Client::delete`].
     ///
     /// # Errors
     /// As there.
@@ -117,7 +135,7 @@ impl Client {
         self.wait(self.client.delete(key))
     }
 
-    /// See [`crate::Client::cas`].
+    /// Writes only if the key holds exactly `expected`. See [`crate::Client::cas`].
     ///
     /// # Errors
     /// As there.
@@ -130,7 +148,7 @@ impl Client {
         self.wait(self.client.cas(key, expected, value))
     }
 
-    /// See [`crate::Client::get`].
+    /// Reads, as [`Config::reads`] says. See [`crate::Client::get`].
     ///
     /// # Errors
     /// As there.
@@ -138,7 +156,7 @@ impl Client {
         self.wait(self.client.get(key))
     }
 
-    /// See [`crate::Client::get_as`].
+    /// Reads in a given way. See [`crate::Client::get_as`].
     ///
     /// # Errors
     /// As there.
@@ -146,7 +164,8 @@ impl Client {
         self.wait(self.client.get_as(key, mode))
     }
 
-    /// See [`crate::Client::many`].
+    /// Executes several operations of one partition as one command: together or not at all. See
+    /// [`crate::Client::many`].
     ///
     /// # Errors
     /// As there.
@@ -154,7 +173,7 @@ impl Client {
         self.wait(self.client.many(operations))
     }
 
-    /// See [`crate::Client::load`].
+    /// Loads ascending pairs of one partition as one command, if all keys are new. See [`crate::Client::load`].
     ///
     /// # Errors
     /// As there.
@@ -162,12 +181,16 @@ impl Client {
         self.wait(self.client.load(pairs))
     }
 
-    /// See [`crate::Client::execute`].
+    /// Executes operations, each for itself and in any order; one outcome each, in the order given. See
+    /// [`crate::Client::execute`].
+    ///
+    /// # Errors
+    /// As there, of each outcome.
     pub fn execute(&self, operations: Vec<Operation>) -> Vec<Result<Answer<OpResult>>> {
         self.wait(self.client.execute(operations))
     }
 
-    /// See [`crate::Client::command`].
+    /// Any command, with any output. See [`crate::Client::command`].
     ///
     /// # Errors
     /// As there.
@@ -175,7 +198,7 @@ impl Client {
         self.wait(self.client.command(command))
     }
 
-    /// See [`crate::Client::resume`].
+    /// Repeats a command whose outcome is not known; it is executed at most once. See [`crate::Client::resume`].
     ///
     /// # Errors
     /// As there.
@@ -183,7 +206,7 @@ impl Client {
         self.wait(self.client.resume(token, command))
     }
 
-    /// See [`crate::Client::range`].
+    /// Reads a range as a stream of pairs, the state of one moment. See [`crate::Client::range`].
     ///
     /// # Errors
     /// As there.
@@ -201,7 +224,7 @@ pub struct RangeStream {
 }
 
 impl RangeStream {
-    /// See [`crate::RangeStream::next`].
+    /// The next pair, or none at the end. See [`crate::RangeStream::next`].
     ///
     /// # Errors
     /// As there.
@@ -211,7 +234,7 @@ impl RangeStream {
         self.client.drive.wait_driven(self.stream.next())
     }
 
-    /// See [`crate::RangeStream::count`].
+    /// Reads to the end and returns the number of pairs. See [`crate::RangeStream::count`].
     ///
     /// # Errors
     /// As there.
@@ -219,22 +242,22 @@ impl RangeStream {
         self.client.drive.wait_driven(self.stream.count())
     }
 
-    /// See [`crate::RangeStream::positions`].
+    /// Where it was read: one position per partition so far. See [`crate::RangeStream::positions`].
     pub fn positions(&self) -> &[Position] {
         self.stream.positions()
     }
 
-    /// See [`crate::RangeStream::ticket`].
+    /// The ticket that makes the positions one moment, if one was needed. See [`crate::RangeStream::ticket`].
     pub fn ticket(&self) -> Option<Ticket> {
         self.stream.ticket()
     }
 
-    /// See [`crate::RangeStream::is_limited`].
+    /// Whether a limit ended it. See [`crate::RangeStream::is_limited`].
     pub fn is_limited(&self) -> bool {
         self.stream.is_limited()
     }
 
-    /// See [`crate::RangeStream::last_key`].
+    /// The last key given out. See [`crate::RangeStream::last_key`].
     pub fn last_key(&self) -> Option<&[u8]> {
         self.stream.last_key()
     }

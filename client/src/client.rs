@@ -71,10 +71,22 @@ impl Client {
         Client::connect_with(endpoints, Config::default()).await
     }
 
-    /// The same with other settings.
+    /// Finds the cluster through any of `endpoints`, with these settings.
+    ///
+    /// ```no_run
+    /// # async fn example() -> coppice_client::error::Result<()> {
+    /// use coppice_client::{Client, Config};
+    /// let config = Config { timeout: std::time::Duration::from_secs(1), ..Config::default() };
+    /// let client = Client::connect_with(["127.0.0.1:7400", "127.0.0.1:7410"], config).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`Client::connect`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time and net enabled.
     pub async fn connect_with<E: Into<String>>(
         endpoints: impl IntoIterator<Item = E>,
         config: Config,
@@ -85,6 +97,15 @@ impl Client {
     }
 
     /// A client that connects when it is first used.
+    ///
+    /// ```no_run
+    /// # async fn example() -> coppice_client::error::Result<()> {
+    /// use coppice_client::{Client, Config};
+    /// let client = Client::start(["127.0.0.1:7400"], Config::default());
+    /// client.get("apple").await?; // connects, and fails if there is no cluster
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     /// Outside of a tokio runtime with time and net enabled.
@@ -311,7 +332,7 @@ impl Client {
     }
 
     /// Executes operations, each for itself and in any order, as fast as packing allows; one outcome each, in the order
-    /// given. Gets are served as reads. Each outcome is a success or an [`Error`] of its own.
+    /// given. Gets are served as reads.
     ///
     /// ```no_run
     /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
@@ -323,6 +344,9 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// None of the call itself. Of each outcome: as [`Client::put`]; of a get as [`Client::get`].
     pub async fn execute(&self, operations: Vec<Operation>) -> Vec<Result<Answer<OpResult>>> {
         let mode = self.handle.reads();
         let request = |operation| match operation {
