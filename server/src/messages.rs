@@ -35,7 +35,7 @@ pub enum ToControl {
     },
     /// Another node says that this one runs on a copy of its data directory.
     RunsOnCopy,
-    /// Hand leaderships over, finish, stop.
+    /// Transfer leaderships, finish, stop.
     Stop,
 }
 

@@ -166,7 +166,7 @@ impl Node {
         self.shared.cluster.leader(group)
     }
 
-    /// Hands leaderships over, finishes what is in flight, flushes, and stops. Takes up to `drain_timeout`.
+    /// Transfers leaderships, finishes what is in flight, flushes, and stops. Takes up to `drain_timeout`.
     pub fn stop(mut self) {
         self.shut_down();
     }

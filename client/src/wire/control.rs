@@ -154,7 +154,7 @@ pub enum AdminRequest {
         /// As in `COPPICE_LOG`.
         spec: String,
     },
-    /// Hands leadership over.
+    /// Transfers a leadership.
     TransferLeader {
         partition: PartitionId,
         /// To which node.
@@ -309,7 +309,7 @@ pub enum AdminReply {
     },
     /// Effective settings.
     Config(Vec<ConfigRow>),
-    /// Leadership was handed over.
+    /// Leadership was transferred.
     Transferred {
         /// How long nobody led, in microseconds.
         pause_us: u64,

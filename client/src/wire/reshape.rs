@@ -39,7 +39,7 @@ pub enum Shape {
         /// `host:port` of its peer port.
         address: String,
     },
-    /// The replicas of a node are rebuilt on others, its leaderships are handed over; it stays a node.
+    /// The replicas of a node are rebuilt on others, its leaderships are transferred; it stays a node.
     DrainNode { node: NodeId },
     /// A drained node may hold replicas again.
     UndrainNode { node: NodeId },

@@ -35,7 +35,7 @@ pub enum Kind {
     Rot,
     /// A node is restarted with another clock: up to an hour off, at half to twice the rate (libfaketime).
     Clock,
-    /// Partitions are split and merged, leaderships handed over, replicas moved.
+    /// Partitions are split and merged, leaderships transferred, replicas moved.
     Map,
     /// A node panics, waits or meets a failing disk at a named place of its code; its partitions are split, merged and
     /// handed over meanwhile (a build with failpoints).

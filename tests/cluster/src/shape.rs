@@ -212,7 +212,7 @@ impl Drawn {
     /// What a report counts it as.
     fn kind(&self) -> &'static str {
         match self {
-            Drawn::Transfer(..) => "leaderships handed over",
+            Drawn::Transfer(..) => "leaderships transferred",
             Drawn::Reshape(Shape::Split { .. }) => "splits",
             Drawn::Reshape(Shape::Merge { .. }) => "merges",
             Drawn::Reshape(Shape::Move { .. }) => "moves",
