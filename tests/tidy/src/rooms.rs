@@ -161,7 +161,16 @@ const ORDERS: &[Order] = &[
     },
     Order {
         below: "tests/tidy/src/",
-        modules: &["citations", "failpoint_names", "hazard_table", "manifests", "mutant_names", "rooms", "types"],
+        modules: &[
+            "citations",
+            "failpoint_names",
+            "hazard_table",
+            "manifests",
+            "mutant_names",
+            "names",
+            "rooms",
+            "types",
+        ],
     },
     Order { below: "tests/words/src/", modules: &[] },
     Order {
@@ -196,7 +205,7 @@ const ORDERS: &[Order] = &[
     Order {
         below: "tests/cluster/src/",
         modules: &[
-            "climb",
+            "mark_mover",
             "cuts",
             "dump",
             "failpoints",

@@ -35,7 +35,7 @@ impl Worker {
     pub(super) fn apply_settings(&mut self, settings: Arc<WorkerSettings>) {
         self.groups.values_mut().for_each(|group| settings.apply(&mut group.replica));
         self.coordinator.apply_settings(settings.coordinator.clone());
-        self.parked.set_wait(settings.part_wait);
+        self.parked.set_wait(settings.responder_connect_timeout);
         self.cluster.settings = settings;
     }
 

@@ -22,7 +22,7 @@ pub struct WorkerSettings {
     pub sessions: Option<SessionLimits>,
     pub coordinator: CoordinatorSettings,
     /// How long parts of queries wait here for their clients to connect.
-    pub part_wait: Duration,
+    pub responder_connect_timeout: Duration,
 }
 
 impl WorkerSettings {
@@ -41,7 +41,7 @@ impl WorkerSettings {
                 place_timeout: settings.place_timeout,
                 ..CoordinatorSettings::default()
             },
-            part_wait: settings.responder_connect_timeout,
+            responder_connect_timeout: settings.responder_connect_timeout,
         }
     }
 
