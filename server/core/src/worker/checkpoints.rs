@@ -131,24 +131,15 @@ impl Worker {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use coppice_client::map::{Entry, ReplicaInfo, Role};
+mod tests {
     use coppice_client::wire;
-    use coppice_ordering::{ReplicaId, Time};
+    use coppice_ordering::Time;
 
     use super::*;
-    use crate::replica_manager::{CreateRequest, Start};
+    use crate::worker::hosting::begins;
     use crate::worker::{Group, Input as Told};
 
     const GROUP: PartitionId = PartitionId(1);
-
-    /// A replica that begins, to be hosted.
-    pub(in crate::worker) fn begins() -> Told {
-        let info = |id| ReplicaInfo { replica: wire::ReplicaId(id), node: wire::NodeId(id), role: Role::Voter };
-        let entry = Entry { partition: GROUP, replicas: [1, 2, 3].map(info).into(), ..Entry::default() };
-        let start = Start::founding(GROUP, ReplicaId(1), CreateRequest::of(&entry), false);
-        Told::Start { start: Box::new(start), seed: 1, incarnation: 1 }
-    }
 
     /// A worker with one replica, and what it asked to be written.
     struct Node(Worker);
@@ -156,7 +147,7 @@ pub(super) mod tests {
     impl Node {
         fn new() -> Node {
             let mut node = Node(Worker::new(0, 1));
-            node.tell(begins());
+            node.tell(begins(GROUP));
             node
         }
 

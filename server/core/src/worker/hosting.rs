@@ -142,3 +142,16 @@ impl Worker {
         }
     }
 }
+
+/// A replica of this group begins, the first of three.
+#[cfg(test)]
+pub(super) fn begins(group: PartitionId) -> super::Input {
+    use coppice_client::map::{Entry, ReplicaInfo, Role};
+    use coppice_client::wire;
+
+    let info = |id| ReplicaInfo { replica: wire::ReplicaId(id), node: NodeId(id), role: Role::Voter };
+    let entry = Entry { partition: group, replicas: [1, 2, 3].map(info).into(), ..Entry::default() };
+    let create = crate::replica_manager::CreateRequest::of(&entry);
+    let start = Box::new(Start::founding(group, ReplicaId(1), create, false));
+    super::Input::Start { start, seed: 1, incarnation: 1 }
+}

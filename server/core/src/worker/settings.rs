@@ -88,10 +88,11 @@ fn session_limits(settings: &ClusterSettings) -> SessionLimits {
 mod tests {
     use std::sync::Arc;
 
+    use coppice_client::wire::PartitionId;
     use coppice_ordering::Time;
 
     use super::*;
-    use crate::worker::checkpoints::tests::begins;
+    use crate::worker::hosting::begins;
     use crate::worker::{Input, Worker};
 
     fn settings(window: u32) -> Input {
@@ -105,7 +106,7 @@ mod tests {
         let window =
             |worker: &Worker| worker.groups().values().map(|group| group.replica.paxos().settings().window).max();
         worker.step(Time(1), settings(7), &mut effects);
-        worker.step(Time(2), begins(), &mut effects);
+        worker.step(Time(2), begins(PartitionId(1)), &mut effects);
         assert_eq!(window(&worker), Some(7));
         worker.step(Time(3), settings(9), &mut effects);
         assert_eq!(window(&worker), Some(9));
