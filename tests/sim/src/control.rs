@@ -346,12 +346,14 @@ impl World {
     pub fn on_removal_logged(&mut self, node: usize, group: PartitionId) {
         let took = self.draws.disk.below(self.plan.disk.snapshot_max as usize) as Nanos;
         let boot = self.nodes[node].boot;
+        self.nodes[node].process.control.deleting.insert(group);
         self.schedule(self.now + took, Event::Deleted { node, boot, group });
     }
 
     /// The next of its checkpoints goes; the others later.
     pub fn on_deleted(&mut self, node: usize, group: PartitionId) {
         if self.nodes[node].store.delete_checkpoint(group) {
+            self.nodes[node].process.control.deleting.remove(&group);
             return self.tell(node, Input::Deleted(group));
         }
         let took = self.draws.acts.below(self.plan.disk.flush_max as usize + 1) as Nanos;

@@ -30,6 +30,8 @@ pub struct ControlThread {
     pub reached: BTreeMap<PartitionId, Vec<NodeId>>,
     /// It is to stop.
     pub stop: Option<Stop>,
+    /// Groups whose checkpoints go, one after the other.
+    pub deleting: BTreeSet<PartitionId>,
     /// Leaders as the node knows them.
     pub leaders: BTreeMap<PartitionId, NodeId>,
 }
@@ -48,6 +50,7 @@ impl ControlThread {
             deciding: BTreeMap::new(),
             reached: BTreeMap::new(),
             stop: None,
+            deleting: BTreeSet::new(),
             leaders: BTreeMap::new(),
         }
     }

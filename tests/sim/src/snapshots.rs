@@ -99,8 +99,9 @@ impl World {
         };
         match self.nodes[node].store.load_checkpoint(group) {
             (Some(loaded), _) => self.end_fetch(node, fetch, Some(Box::new(loaded))),
-            // A replica of the group was removed meanwhile, and all its checkpoints with it (seeds 543, 1100114).
-            (None, 0) => {
+            // A replica of the group was removed meanwhile, and its checkpoints go, or have gone (seeds 543, 1100114,
+            // 8009874).
+            (None, bad) if bad == 0 || self.nodes[node].process.control.deleting.contains(&group) => {
                 self.coverage.note("checkpoint: its files went meanwhile");
                 self.end_fetch(node, fetch, None);
             }

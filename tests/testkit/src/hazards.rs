@@ -531,6 +531,7 @@ pub const OTHERS: &[&str] = &[
     "one_worker_knows_all",
     "older_map_counts",
     "assigned_at_every_look",
+    "learners_unasked",
     "settings_of_before",
     "successor_unreached",
     "stop_waits_for_ever",

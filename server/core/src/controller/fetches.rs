@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use coppice_btree::KeyRange;
-use coppice_client::map::Entry;
+use coppice_client::map::{Entry, Role};
 use coppice_client::wire::{MapVersion, NodeId, PartitionId};
 use coppice_ordering::{Instance, ReplicaId};
 
-use super::step::{ByGroup, voters_elsewhere};
+use super::step::ByGroup;
 use super::{Controller, Effect, FetchId};
 use crate::snapshot::LoadedSnapshot;
 use crate::worker;
@@ -73,7 +73,8 @@ impl Controller {
         _ = self.fetch(Fetch { group, purpose, least, sources: [from].into() });
     }
 
-    /// A replica of a group that is there already begins with a snapshot from one of its voters (protocol.md 1.5). If
+    /// A replica of a group that is there already begins with a snapshot from one of its voters (protocol.md 1.5), or
+    /// from a learner: that may vote already, and the map not know it until the group has a leader again. If
     /// another replica here still holds its keys, the split that gives them to it has yet to be executed here, and the
     /// child begins from the fork.
     pub(super) fn join(&mut self, entry: &Entry, me: ReplicaId) {
@@ -81,13 +82,20 @@ impl Controller {
         if self.leaving.contains_key(&group) && !mutant!(joins_amid_deletion) {
             return;
         }
-        let mut sources = voters_elsewhere(entry, own);
+        let elsewhere = |role| {
+            let others = entry.replicas.iter().filter(move |info| info.role == role && info.node != own);
+            others.map(|info| info.node)
+        };
+        let mut sources: Vec<NodeId> = elsewhere(Role::Voter).collect();
+        let first = (self.fetches.joins + 1) % sources.len().max(1);
+        sources.rotate_left(first);
+        if !mutant!(learners_unasked) {
+            sources.extend(elsewhere(Role::Learner));
+        }
         if sources.is_empty() || !self.replica_manager.begin_join(group, me) {
             return;
         }
         self.fetches.joins += usize::from(!mutant!(one_source_is_asked));
-        let first = self.fetches.joins % sources.len();
-        sources.rotate_left(first);
         if !self.replica_manager.may_be_forked(&self.map, group) || mutant!(joins_before_fork) {
             return self.fetch_first(group, me, sources);
         }

@@ -190,11 +190,5 @@ pub enum Effect {
     },
 }
 
-/// The nodes of a group's replicas that vote, but for this one.
-pub(super) fn voters_elsewhere(entry: &Entry, own: NodeId) -> Vec<NodeId> {
-    let voters = entry.replicas.iter().filter(|info| info.role == coppice_client::map::Role::Voter);
-    voters.map(|info| info.node).filter(|&node| node != own).collect()
-}
-
 /// What is remembered by group.
 pub(super) type ByGroup<T> = BTreeMap<PartitionId, T>;
