@@ -70,7 +70,7 @@ pub const HAZARDS: &[Hazard] = &[
             cargo("absurd_claim_met"),
         ],
     ),
-    hazard("PX13", "half-cut leader: heard, but deaf", &[sim("deaf_leader_stays")]),
+    hazard("PX13", "half-cut leader: heard, but deaf", &[cargo("deaf_leader_stays")]),
     hazard("PX14", "apply depends on map order, time or free memory", &[sim("hash_order")]),
     hazard("PX15", "vote for a batch id without its payload (protocol.md 10)", &[sim("vote_no_payload")]),
     hazard("PX16", "silent relay stops the stream", &[sim("no_bypass")]),
@@ -91,7 +91,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "PX20",
         "ballots under a configuration not above what was proposed beside it under the one before",
-        &[sim("rounds_begin_anew")],
+        &[cargo("rounds_begin_anew")],
     ),
     // Speculation and undo.
     hazard("SP1", "reply at execution, not at decision", &[sim("reply_at_execute")]),
@@ -217,7 +217,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "ST8",
         "intact record in the wrong place, or an old one; a whole file that is another one",
-        &[sim("checksum_no_position"), sim("wrong_file_unused")],
+        &[cargo("checksum_no_position"), sim("wrong_file_unused")],
     ),
     hazard("ST9", "damaged batch spreads by catch-up", &[cargo("catchup_unverified")]),
     hazard("ST10", "disk full in the middle of a batch", &[sim("enospc_ignored"), cargo("stands_without_room")]),
