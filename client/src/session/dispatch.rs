@@ -138,8 +138,8 @@ impl Session {
     }
 
     /// A replica for a range that any replica may serve: the one of the last range while it has some of this session's
-    /// under way, but few, for these share messages. Another one is drawn beyond
-    /// that number, when it has none, and every so often.
+    /// under way, but few, for these share messages. Another one is drawn when there are more or none, and every so
+    /// often.
     fn affine_replica(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) -> Option<usize> {
         let few = RANGES_SHARED.min(self.config.range_window.max(1));
         if let Some(ReplicaAffinity { node, left }) = &mut self.queues[queue].replicas.affinity

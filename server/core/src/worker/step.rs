@@ -84,7 +84,7 @@ pub enum Input {
     /// A replica lives here from now on.
     Start {
         start: Box<Start>,
-        /// Of what it draws.
+        /// Of its random timeouts.
         seed: u64,
         /// Counts the starts of this node.
         incarnation: u64,
