@@ -62,6 +62,7 @@ pub const HAZARDS: &[Hazard] = &[
         "old copy of a data directory returns",
         &[
             cargo("no_incarnation"),
+            cargo("fence_awaits_nobody"),
             cargo("boot_id_ignored"),
             cargo("short_past"),
             cargo("incarnation_table_forgotten"),

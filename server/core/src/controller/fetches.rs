@@ -75,8 +75,8 @@ impl Controller {
 
     /// A replica of a group that is there already begins with a snapshot from one of its voters (protocol.md 1.5), or
     /// from a learner: that may vote already, and the map not know it until the group has a leader. If another replica
-    /// here still holds its keys, the split that gives them to it has yet to be executed here, and the child begins from
-    /// the fork.
+    /// here still holds its keys, the split that gives them to it has yet to be executed here, and the child begins
+    /// from the fork.
     pub(super) fn join(&mut self, entry: &Entry, me: ReplicaId) {
         let (group, Some(own)) = (entry.partition, self.node) else { return };
         if self.leaving.contains_key(&group) && !mutant!(joins_amid_deletion) {

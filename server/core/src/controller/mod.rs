@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::map::PartitionMap;
+use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::Time;
 pub use step::{Effect, FetchId, Input, RecoveredReplica, VerbId};
@@ -94,7 +94,8 @@ impl Controller {
     /// (hazards.md PX12). Before there is a map, the nodes of the cluster are numbered like its seeds.
     pub fn neighbours(&self, seeds: u32) -> BTreeSet<NodeId> {
         let running = self.replica_manager.running();
-        let here = self.map.groups().filter(|entry| running.contains_key(&entry.partition));
+        let is_here = |entry: &&Entry| running.contains_key(&entry.partition) && !mutant!(fence_awaits_nobody);
+        let here = self.map.groups().filter(is_here);
         let mut nodes: BTreeSet<NodeId> = here.flat_map(|entry| entry.replicas.iter().map(|info| info.node)).collect();
         if self.map.version.0 == 0 && !running.is_empty() {
             nodes.extend((1..=seeds).map(NodeId));

@@ -296,6 +296,15 @@ fn another_nodes_word_for_a_leader_counts_where_no_replica_is_here() {
     assert_eq!(node.tell(Input::LeadersTold(told)), ["p2 is led from n3"]);
 }
 
+#[test]
+fn the_word_of_the_other_nodes_of_every_group_here_is_awaited() {
+    let mut node = Node::new();
+    node.tell(Input::Founded(Box::new(entry(PARENT, 1, (b"", None), &[1, 2]))));
+    assert_eq!(node.0.neighbours(3), [2, 3].map(NodeId).into(), "there is no map yet");
+    node.tell(map(1, &[1, 2, 4], &[]));
+    assert_eq!(node.0.neighbours(3), [2, 4].map(NodeId).into());
+}
+
 fn led(leader: NodeId) -> Input {
     Input::Report(Report::Led(PARENT, Some(leader)))
 }
@@ -359,6 +368,7 @@ fn planted_bugs_are_caught() {
             "whoever_knows_no_leader_of_the_directory_asks_for_the_map_and_whoever_leads_it_tells_who_leads_elsewhere",
         ),
         ("older_map_counts", "an_older_map_changes_nothing"),
+        ("fence_awaits_nobody", "the_word_of_the_other_nodes_of_every_group_here_is_awaited"),
         ("learners_unasked", "who_joins_asks_learners_after_the_voters"),
         ("assigned_at_every_look", "a_process_is_told_its_number_once_at_a_time_and_then_the_directory_hears_of_it"),
     ];
