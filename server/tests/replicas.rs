@@ -118,7 +118,7 @@ impl World {
         let config = config(at, seed);
         let mut replica =
             Replica::recover(GROUP, config, recovered, empty(), Instance::ZERO, executing, self.now, &mut effects);
-        replica.executor_mut().set_digest_interval(1);
+        replica.set_digest_interval(1);
         let mut host = Host { replica, durable, unflushed: Vec::new() };
         self.carry_out(at, &mut host, effects);
         host

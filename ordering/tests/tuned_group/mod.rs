@@ -467,7 +467,7 @@ impl World {
         }
     }
 
-    /// As a node does it: server/src/worker_thread/tuning.rs.
+    /// As a node does it: server/core/src/worker/tuning.rs.
     fn sample(&mut self) {
         let (now, busy, all, flushes) =
             (self.replicas[0].counters().clone(), self.processes[0].busy, self.all_busy(), self.disks[0].flushes);

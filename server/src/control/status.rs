@@ -105,7 +105,7 @@ pub(super) fn sample_rates(control: &Control) {
     control.outbox.on_all(|| {
         let shared = Arc::clone(&control.shared);
         move |thread: &mut WorkerThread| {
-            worker_thread::tune(thread, flushes);
+            worker_thread::tell_load(thread, flushes);
             worker_thread::publish(thread);
             let samples: Vec<Sample> =
                 thread.worker.groups().iter().map(|(&id, group)| Sample::of(id, group)).collect();

@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 use super::{Control, coalesced};
 use crate::net::question::{Answer, Question};
 use crate::rpc::ask;
-use crate::worker_thread;
 
 /// How long another node may take to answer; dead and paused ones are known by then.
 const ASK_TIMEOUT: Duration = Duration::from_millis(450);
@@ -50,7 +49,7 @@ fn tuning(control: &Control, local: bool) -> impl Future<Output = AdminReply> + 
         }
         let mut groups = BTreeMap::new();
         for thread in 0..shared.workers.count() {
-            let told = shared.workers.ask(thread, ASK_TIMEOUT, |thread| worker_thread::tunings(thread)).await;
+            let told = shared.workers.ask(thread, ASK_TIMEOUT, |thread| thread.worker.tunings()).await;
             groups.extend(told.unwrap_or_default().into_iter().map(|group| (group.partition, group)));
         }
         let mut silent = Vec::new();

@@ -15,7 +15,6 @@ impl WorkerThread {
     /// Uses other settings from now on, which the directory may have told.
     pub(crate) fn apply_settings(&mut self, settings: &ClusterSettings, is_told: bool) {
         self.input(Input::Settings(Arc::new(WorkerSettings::of(settings, is_told))));
-        self.tuner.set_settings(settings, &mut self.worker, &mut self.metrics.groups);
     }
 
     /// Keeps a link to `node` at `address`.

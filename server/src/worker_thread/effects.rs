@@ -26,6 +26,8 @@ impl WorkerThread {
                 self.append(Append { entry: Entry::Trimmed { group, upto }, lsn: None, lazy: true });
             }
             Effect::Checkpoint { group, number, taken, due } => self.write_checkpoint((group, number), *taken, due),
+            Effect::Yield => self.bells.yielded.notify_one(),
+            Effect::Full(is_full) => self.is_full = is_full,
             Effect::Watch => self.watch(),
             Effect::Send(node, envelope) => {
                 if let Some(link) = self.links.get(&node) {
@@ -69,9 +71,7 @@ impl WorkerThread {
             Record::Decided { .. } | Record::Lease { .. } => {}
         }
         let entry = Entry::Group { group, record };
-        if let Some(group) = self.worker.groups_mut().get_mut(&group) {
-            group.checkpoints.logged_bytes += entry_bytes(&entry) as u64;
-        }
+        self.worker.logged(group, entry_bytes(&entry) as u64);
         self.storage.appends.push(Append { entry, lsn: Some(lsn), lazy });
     }
 
@@ -240,6 +240,15 @@ fn log(partition: PartitionId, note: Note) {
             tracing::info!(%partition, %to, "disk or memory is full: leader transfer begins");
         }
         Note::TransferFailed(to) => tracing::info!(%partition, %to, "leader transfer timed out"),
+        Note::Tuned(account) => {
+            let coppice_ordering::tuning::Account { tuning, choice, bottleneck, .. } = *account;
+            let (command_bytes, cost) = (account.command_bytes, account.cost);
+            let (round_trip_ms, flush_ms) = (account.round_trip_ms, account.flush_ms);
+            tracing::debug!(
+                %partition, ?tuning, ?choice, ?bottleneck, command_bytes, ?cost, round_trip_ms, flush_ms,
+                "batches and window are set"
+            );
+        }
         Note::Placed(_) | Note::Moved | Note::Awaits(_) | Note::Coordinated(..) => {}
     }
 }

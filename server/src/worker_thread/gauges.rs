@@ -8,8 +8,9 @@ use coppice_core::replica::{DecidedBatch, Samples};
 use coppice_core::worker::Worker;
 use coppice_ordering::{Instance, Time};
 
+use super::load::LoadMeter;
 use super::{Group, WorkerThread};
-use crate::metrics::{self, CloseReason, Op, Outcome, Partition, PartitionSample, Queue};
+use crate::metrics::{self, CloseReason, Op, Outcome, Partition, PartitionSample, Queue, Tuned};
 
 /// Instances whose times are remembered, for requests that turn out to be slow.
 const TIMES_KEPT: usize = 1_024;
@@ -18,10 +19,8 @@ const TIMES_KEPT: usize = 1_024;
 pub struct GroupMetrics {
     /// Closed batches as they were last published: full, idle, due.
     closed: [u64; 3],
-    /// How it is tuned, while it leads and tuning is on.
-    pub(super) tuned: Option<super::GroupTuner>,
     /// Where its values are published.
-    pub(super) metrics: Partition,
+    metrics: Partition,
     /// When the newest instances were proposed and decided, where this one led.
     times: VecDeque<DecidedBatch>,
 }
@@ -34,20 +33,20 @@ pub(crate) struct ThreadMetrics {
     pub(super) worker: metrics::Worker,
     /// Of each group.
     pub(super) groups: BTreeMap<PartitionId, GroupMetrics>,
+    pub(super) load: LoadMeter,
     samples: Samples,
 }
 
 impl ThreadMetrics {
     pub(super) fn new(worker: metrics::Worker) -> ThreadMetrics {
-        ThreadMetrics { worker, groups: BTreeMap::new(), samples: Samples::default() }
+        ThreadMetrics { worker, groups: BTreeMap::new(), load: LoadMeter::default(), samples: Samples::default() }
     }
 
     /// Takes what the groups measured in the last step.
     pub(super) fn note_samples(&mut self, worker: &mut Worker) {
         for index in 0..worker.stepped().len() {
             let id = worker.stepped()[index];
-            let Some(group) = worker.groups_mut().get_mut(&id) else { continue };
-            group.replica.take_samples(&mut self.samples);
+            worker.take_samples(id, &mut self.samples);
             for batch in &self.samples.proposed {
                 self.worker.batch_proposed(batch.bytes, batch.commands);
             }
@@ -115,7 +114,7 @@ pub(crate) fn publish(thread: &mut WorkerThread) {
 impl GroupMetrics {
     /// Of a group whose values are published there.
     pub fn new(metrics: Partition) -> GroupMetrics {
-        GroupMetrics { closed: [0; 3], tuned: None, metrics, times: VecDeque::new() }
+        GroupMetrics { closed: [0; 3], metrics, times: VecDeque::new() }
     }
 
     /// Remembers when these instances were proposed and decided.
@@ -163,6 +162,18 @@ impl GroupMetrics {
             sessions,
             replies_held: group.replica.held() as u64,
         });
+        let tuning = group.tuner.as_ref().and_then(|tuner| Some((tuner.account()?, tuner.batch_bytes())));
+        self.metrics.publish_tuning(tuning.map(|(account, batch_bytes)| {
+            move |value| match value {
+                Tuned::ThroughputPredicted => account.predicted_throughput,
+                Tuned::ThroughputMeasured => account.measured_throughput,
+                Tuned::WindowPredicted => account.predicted_window,
+                Tuned::WindowMeasured => account.measured_window,
+                Tuned::WindowChosen => f64::from(account.tuning.window),
+                Tuned::BatchMeasured => batch_bytes,
+                Tuned::BatchChosen => account.tuning.batch_bytes_max as f64,
+            }
+        }));
         for (&node, lag) in &group.lags {
             self.metrics.peer(node).set_lag(lag.instances(), lag.behind_for());
         }

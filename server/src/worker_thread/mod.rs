@@ -1,5 +1,5 @@
 //! A worker thread: owns a [`Worker`] and the sockets that it was given, feeds the one from the other, and carries out
-//! what the worker wants. Beside that it tunes batches (`tuning`).
+//! what the worker wants.
 //!
 //! Each worker thread runs on a current-thread runtime of its own, so a message needs no hop between the thread that
 //! reads the socket and the one that owns the replica: waking another thread costs about 25 us here, a fifth of a
@@ -17,10 +17,10 @@ mod effects;
 mod facts;
 mod gauges;
 mod idle;
+mod load;
 mod mailboxes;
 mod peer_connection;
 mod step_clock;
-mod tuning;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -39,11 +39,11 @@ use coppice_core::worker::{self, Effect, Group, Input, Worker};
 use coppice_ordering::Time;
 pub use gauges::GroupMetrics;
 pub(crate) use gauges::publish;
+pub use load::Flushes;
+pub(crate) use load::tell_load;
 pub use mailboxes::Mailboxes;
 use tokio::runtime::LocalOptions;
 use tokio::sync::Notify;
-pub use tuning::{Flushes, GroupTuner};
-pub(crate) use tuning::{tune, tunings};
 
 use self::connection::Connection;
 use crate::checkpoint::background::Checkpointer;
@@ -125,8 +125,8 @@ struct Bells {
     turn: Rc<Turn>,
     /// The worker's deadline may have changed.
     timer: Rc<Notify>,
-    /// A turn ends that leaves batches to run speculatively.
-    speculation: Rc<Notify>,
+    /// The worker wants to hear when everything else had its turn.
+    yielded: Rc<Notify>,
 }
 
 /// Effects of the worker on their way to be carried out.
@@ -163,11 +163,12 @@ pub struct WorkerThread {
     pub(crate) worker: Worker,
     /// What it is told of the world.
     facts: facts::Facts,
+    /// What the other nodes hear of the room here.
+    is_full: bool,
     effects: EffectQueue,
     pub(crate) connections: connections::Connections,
     pub(crate) links: BTreeMap<NodeId, Rc<Link>>,
     storage: Storage,
-    tuner: tuning::Tuner,
     idle: idle::IdleWaits,
     bells: Bells,
     own: OwnRequests,
@@ -187,11 +188,11 @@ impl WorkerThread {
                 shared,
                 mailboxes,
                 facts: facts::Facts::default(),
+                is_full: false,
                 effects: EffectQueue::default(),
                 connections: connections::Connections::default(),
                 links: BTreeMap::new(),
                 storage: Storage::default(),
-                tuner: tuning::Tuner::new(),
                 idle,
                 bells: Bells::default(),
                 own: OwnRequests::default(),
@@ -368,15 +369,11 @@ impl WorkerThread {
         }
         let respond = Clock::now();
         let durable = self.shared.durable_lsn();
-        let full = !self.worker.resources().is_here() && !mutant!(fullness_untold);
-        self.links.values().for_each(|link| link.flush(durable, full, respond));
+        self.links.values().for_each(|link| link.flush(durable, self.is_full, respond));
         if self.connections.flush() {
             self.idle.answered();
         }
         self.metrics.worker.stage_busy(Stage::Respond, respond.elapsed());
-        if self.worker.may_speculate() {
-            self.bells.speculation.notify_one();
-        }
         self.metrics.worker.set_tickets_in_flight(self.worker.coordinator().tickets_in_flight() as u64);
         self.metrics.worker.turn();
         self.clock.ends(begun);
@@ -396,10 +393,10 @@ impl WorkerThread {
         self.worker.deadline().map(|deadline| deadline.since(now))
     }
 
-    /// Runs what one group has to run speculatively.
-    fn speculate(&mut self) {
-        let begun = self.clock.begins();
-        self.input(Input::Speculate);
+    /// Everything else had its turn. If another one is wanted, there is more to do.
+    fn yielded(&mut self) {
+        let (begun, is_busy) = (self.clock.begins(), self.bells.turn.is_wanted());
+        self.input(Input::Yielded { is_busy });
         let took = self.clock.ends(begun);
         self.idle.ran(took);
     }
@@ -430,7 +427,7 @@ pub fn run(
     let thread = WorkerThread::new(index, shared, mailboxes, started);
     runtime.spawn_local(turns(Rc::clone(&thread)));
     runtime.spawn_local(timers(Rc::clone(&thread)));
-    runtime.spawn_local(speculate(Rc::clone(&thread)));
+    runtime.spawn_local(yields(Rc::clone(&thread)));
     runtime.spawn_local(inputs(Rc::clone(&thread), receiver));
     if !thread.borrow().shared.config.busy_poll.is_zero() {
         runtime.spawn_local(idle::poll(Rc::clone(&thread)));
@@ -447,21 +444,15 @@ async fn turns(thread: Rc<RefCell<WorkerThread>>) {
     }
 }
 
-/// Runs batches ahead of their decision (papers.md D7) after turns that leave some, when what they are ordered by is on
-/// its way and while nothing else is to be done: whoever is busy gains nothing by it, and keeps what has come waiting.
-async fn speculate(thread: Rc<RefCell<WorkerThread>>) {
-    let bell = Rc::clone(&thread.borrow().bells.speculation);
+/// Gives everything else its turn when the worker asks for that.
+async fn yields(thread: Rc<RefCell<WorkerThread>>) {
+    let bell = Rc::clone(&thread.borrow().bells.yielded);
     loop {
         bell.notified().await;
         // The event loop looks at its sockets and tasks take what they have; then those run that other threads woke.
         tokio::task::yield_now().await;
         tokio::task::yield_now().await;
-        let mut thread = thread.borrow_mut();
-        // If a turn is wanted, its end rings again; so does that of the turn which a run wants. What is decided does
-        // not wait for a worker that has nothing else to do.
-        if !thread.bells.turn.is_wanted() || thread.worker.is_behind() {
-            thread.speculate();
-        }
+        thread.borrow_mut().yielded();
     }
 }
 

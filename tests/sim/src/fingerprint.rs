@@ -70,7 +70,7 @@ pub fn show_input(input: &Input) -> String {
     match input {
         Input::Tick => "tick".into(),
         Input::TurnEnd => "turn".into(),
-        Input::Speculate => "speculate".into(),
+        Input::Yielded { is_busy } => format!("yielded, busy {is_busy}"),
         Input::Persisted { group, lsn } => format!("{group} persisted {lsn}"),
         Input::Peers { node, envelopes } => format!("of {node} {envelopes:?}"),
         Input::Multicast { node, messages } => format!("of {node} {messages:?}"),
@@ -98,6 +98,7 @@ pub fn show_input(input: &Input) -> String {
         Input::Heard { heard, .. } => format!("heard {heard:?}"),
         Input::Gone(node) => format!("gone {node}"),
         Input::Storage(_) => "storage".into(),
+        Input::Load(load) => format!("{load:?}"),
         Input::CheckpointNow(group) => format!("{group} checkpoint now"),
         Input::Checkpointed { group, number, written } => format!("{group} checkpoint {number} {written:?}"),
         Input::ChildrenSaved { group, splits } => format!("{group} children of {splits} splits are saved"),
@@ -140,6 +141,8 @@ pub fn show(effect: &Effect) -> String {
         Effect::Checkpoint { group, number, taken, due } => {
             format!("{group} checkpoint {number} at {} {due:?}", taken.head.instance)
         }
+        Effect::Yield => "yield".into(),
+        Effect::Full(is_full) => format!("full {is_full}"),
         Effect::Watch => "watch".into(),
         Effect::Controller(report) => show_report(report),
         Effect::Leader(group, leader) => format!("{group} is led from {leader:?}"),

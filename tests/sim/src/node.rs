@@ -125,6 +125,8 @@ pub struct Process {
     pub mailed: BTreeMap<(usize, bool), Nanos>,
     /// What is remembered of its replicas.
     pub watched: BTreeMap<PartitionId, ReplicaWatch>,
+    /// The others hear that it has no room.
+    pub is_full: bool,
     /// Other nodes that said last that they have no room.
     pub full_nodes: BTreeSet<NodeId>,
     /// Who answered when each query came.
@@ -145,6 +147,7 @@ impl Process {
             storage_at: BTreeMap::new(),
             mailed: BTreeMap::new(),
             watched: BTreeMap::new(),
+            is_full: false,
             full_nodes: BTreeSet::new(),
             answering: BTreeMap::new(),
             log_is_stuck: false,
@@ -191,12 +194,6 @@ impl Node {
         self.process.workers[self.owner(group)].groups().get(&group)
     }
 
-    /// See [`Node::group`].
-    pub fn group_mut(&mut self, group: PartitionId) -> Option<&mut Group> {
-        let owner = self.owner(group);
-        self.process.workers[owner].groups_mut().get_mut(&group)
-    }
-
     /// All replicas here.
     pub fn groups(&self) -> impl Iterator<Item = (PartitionId, &Group)> {
         self.process.workers.iter().flat_map(|worker| worker.groups().iter().map(|(&id, group)| (id, group)))
@@ -235,7 +232,7 @@ fn workers(plan: &Plan, node: usize) -> Vec<Worker> {
     let worker = |index| {
         let mut worker = Worker::new(index, count);
         worker.step(Time::ZERO, Input::Settings(plan.worker_settings(node, None)), &mut Vec::new());
-        worker.coordinator_mut().watch();
+        worker.watch_coordinator();
         worker
     };
     (0..count).map(worker).collect()

@@ -11,7 +11,7 @@ use coppice_core::controller;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryState};
 use coppice_core::reshape::{self, Applicant, Enlistment, View};
 use coppice_core::status::{Capacity, LocalStatus};
-use coppice_core::worker::Input;
+use coppice_core::worker::{Input, WorkerSettings};
 use coppice_ordering::tuning::Tuning;
 
 use super::client::key;
@@ -100,17 +100,18 @@ impl World {
         }
     }
 
-    /// The node that leads a group tunes it, as its tuning does.
+    /// The node that leads a group is given other batches and another window, as tuning gives them.
     pub fn tune(&mut self, group: PartitionId, batch_bytes_max: usize, window: u32, window_bytes_max: usize) {
         let node = self.node_of(Target::Leader(group.0));
-        let Some(host) = self.nodes[node].group_mut(group) else { return };
-        let paxos = host.replica.paxos_mut();
-        let mut settings = paxos.settings().clone();
+        if !self.nodes[node].up || self.nodes[node].group(group).is_none() {
+            return;
+        }
+        let mut settings = WorkerSettings::clone(&self.plan.worker_settings(node, Some(self.asked.limits)));
         // As on nodes, acceptors accept twice as far ahead as the widest window is.
-        let window = window.min((settings.accept_ahead_max / 2) as u32);
-        let tuning = Tuning { batch_bytes_max, window, window_bytes_max, ..Tuning::of(&settings) };
-        tuning.apply(&mut settings);
-        paxos.set_settings(settings);
+        let window = window.min((settings.group.accept_ahead_max / 2) as u32);
+        let tuning = Tuning { batch_bytes_max, window, window_bytes_max, ..Tuning::of(&settings.group) };
+        tuning.apply(&mut settings.group);
+        self.input(node, self.nodes[node].owner(group), Input::Settings(Arc::new(settings)));
     }
 
     /// This node hears of the settings, later.

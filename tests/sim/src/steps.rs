@@ -33,6 +33,14 @@ const CREATE_REQUESTS: usize = 1 << 32;
 /// A write on a full disk is tried again after this long.
 const FULL_RETRY: Nanos = 20 * MS;
 
+/// What came of one step of a worker.
+struct WorkerStep {
+    /// It stepped a replica.
+    stepped: bool,
+    /// It lets everything else have its turn.
+    yields: bool,
+}
+
 impl World {
     /// Something for one replica.
     pub fn step(&mut self, node: usize, group: PartitionId, input: replica::Input) {
@@ -62,17 +70,18 @@ impl World {
             let gone = parked - self.nodes[node].process.workers[worker].parked();
             self.coverage.add("query: nobody comes for a part", gone as u64);
         }
-        let mut speculated = false;
+        let mut yielded = false;
         for _ in 0..TURNS_MAX {
-            if self.step_worker((node, worker), Input::TurnEnd, &mut so_far) {
+            let turn = self.step_worker((node, worker), Input::TurnEnd, &mut so_far);
+            if turn.stepped {
                 continue;
             }
-            if speculated || !self.nodes[node].process.workers[worker].may_speculate() {
+            if yielded || !turn.yields {
                 break;
             }
-            speculated = true;
+            yielded = true;
             self.coverage.note("executor: runs ahead in a turn of its own");
-            self.step_worker((node, worker), Input::Speculate, &mut so_far);
+            self.step_worker((node, worker), Input::Yielded { is_busy: false }, &mut so_far);
         }
         stepped.sort_unstable();
         stepped.dedup();
@@ -106,13 +115,13 @@ impl World {
         }
     }
 
-    /// One step of a worker, held against what is known; `true` if it stepped a replica.
+    /// One step of a worker, held against what is known.
     fn step_worker(
         &mut self,
         (node, worker): (usize, usize),
         input: Input,
         (effects, stepped): &mut (&mut Vec<Effect>, &mut Vec<PartitionId>),
-    ) -> bool {
+    ) -> WorkerStep {
         let query = match &input {
             Input::Query { request, .. } | Input::Worker(Message::Query { request, .. }) => {
                 Some((request.low.clone(), request.high.clone()))
@@ -124,6 +133,7 @@ impl World {
         let each = &mut self.nodes[node].process.workers[worker];
         let newest = each.coordinator().newest_query();
         each.step(local, input, effects);
+        let yields = effects.extract_if(before.., |effect| matches!(effect, Effect::Yield)).count() > 0;
         let groups = each.stepped().to_vec();
         if is_heard && !groups.is_empty() {
             self.coverage.note("quiescence: a node is lost");
@@ -135,7 +145,7 @@ impl World {
         }
         self.observe((node, worker), &groups, &effects[before..]);
         stepped.extend(&groups);
-        !groups.is_empty()
+        WorkerStep { stepped: !groups.is_empty(), yields }
     }
 
     /// Carries out effects: records of the log and what is known of leaders at once, in their order, since what the
@@ -172,9 +182,9 @@ impl World {
         match effect {
             Effect::Persist { group, lsn, record } => {
                 let lazy = record.is_lazy();
-                let is_batch = matches!(record, Record::Accept { .. } | Record::Learned { .. });
-                if let Some(host) = self.nodes[node].group_mut(group).filter(|_| is_batch) {
-                    host.checkpoints.logged_bytes += 1;
+                // Batches are counted here, not bytes.
+                if matches!(record, Record::Accept { .. } | Record::Learned { .. }) {
+                    self.nodes[node].process.workers[worker].logged(group, 1);
                 }
                 let entry = Entry::Group { group, record };
                 self.nodes[node].store.append(Append { entry, lsn: Some(lsn), lazy });
@@ -184,6 +194,8 @@ impl World {
                 self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
             }
             Effect::Checkpoint { group, number, taken, .. } => self.begin_checkpoint(node, (group, number), *taken),
+            Effect::Yield => {}
+            Effect::Full(is_full) => self.nodes[node].process.is_full = is_full,
             Effect::Watch => self.detect_failures(node, worker),
             Effect::Send(to, envelope) => self.send(node, place(to), &envelope),
             Effect::SendMulticast(to, message) => self.send_multicast(node, place(to), &message),
@@ -257,7 +269,7 @@ impl World {
 
     /// A message of another node arrives, at whichever worker has the connection.
     pub fn receive(&mut self, node: usize, sender: usize, envelope: Envelope) {
-        let full = self.nodes[sender].store.is_full();
+        let full = self.nodes[sender].process.is_full;
         let each = &mut self.nodes[node];
         // Every frame says so.
         match full {

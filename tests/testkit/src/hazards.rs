@@ -534,6 +534,7 @@ pub const OTHERS: &[&str] = &[
     "assigned_at_every_look",
     "learners_unasked",
     "settings_of_before",
+    "settings_undo_tuning",
     "successor_unreached",
     "stop_waits_for_ever",
     "stops_at_once",

@@ -163,7 +163,7 @@ impl Replica {
     }
 
     /// The Paxos core's settings may change while it runs.
-    pub fn paxos_mut(&mut self) -> &mut Paxos {
+    pub(crate) fn paxos_mut(&mut self) -> &mut Paxos {
         &mut self.paxos
     }
 
@@ -173,8 +173,13 @@ impl Replica {
     }
 
     /// The executor's settings may change while it runs.
-    pub fn executor_mut(&mut self) -> &mut Executor {
+    pub(crate) fn executor_mut(&mut self) -> &mut Executor {
         &mut self.executor
+    }
+
+    /// Digests its state every so many instances from now on.
+    pub fn set_digest_interval(&mut self, instances: u64) {
+        self.executor.set_digest_interval(instances);
     }
 
     /// Whether [`Input::Speculate`] would run anything that should run now. At a replica that follows not before its

@@ -62,8 +62,8 @@ impl Worker {
         group.checkpoints.older_bytes += logged;
         let taken = snapshot::take(self.cluster.cluster, &group.replica);
         let (instance, boundaries) = (taken.head.instance, taken.head.map_version);
-        self.checkpoints += 1;
-        let number = self.checkpoints;
+        self.counters.checkpoints += 1;
+        let number = self.counters.checkpoints;
         group.checkpoints.writing = Some(Writing { number, instance, boundaries, logged });
         self.effects.push(Effect::Checkpoint { group: id, number, taken: Box::new(taken), due });
     }
@@ -147,7 +147,7 @@ mod tests {
     impl Node {
         fn new() -> Node {
             let mut node = Node(Worker::new(0, 1));
-            node.tell(begins(GROUP));
+            node.tell(begins(GROUP, 3));
             node
         }
 

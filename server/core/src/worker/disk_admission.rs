@@ -51,10 +51,6 @@ impl DiskAdmission {
     pub(super) fn known(&self) -> &Resources {
         &self.resources
     }
-
-    pub(super) fn set(&mut self, resources: Resources) {
-        self.resources = resources;
-    }
 }
 
 impl Resources {
@@ -65,6 +61,17 @@ impl Resources {
 }
 
 impl Worker {
+    /// This is what there is room for. The others hear whether there is any here: they go by that when they look for a
+    /// majority with room.
+    pub(super) fn on_resources(&mut self, resources: Resources) {
+        let was_here = self.admission.resources.is_here();
+        self.admission.resources = resources;
+        let is_here = self.admission.resources.is_here();
+        if is_here != was_here && !mutant!(fullness_untold) {
+            self.effects.push(Effect::Full(!is_here));
+        }
+    }
+
     /// Whose logs take records, for a partition's replica here.
     pub(super) fn log_room(&self, id: PartitionId) -> LogRoom {
         if !self.admission.resources.log_is_stuck {

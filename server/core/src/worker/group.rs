@@ -8,6 +8,7 @@ use coppice_ordering::{Instance, ReplicaId, Ticket, Time};
 
 use super::lag::Lag;
 use super::reclamation::Reclamation;
+use super::tuning::GroupTuner;
 use crate::checkpoint_due::Needs;
 use crate::ids;
 use crate::replica::Replica;
@@ -30,6 +31,8 @@ pub struct Group {
     pub checkpoints: Checkpoints,
     /// How far behind the other replicas are, where this one leads.
     pub lags: BTreeMap<NodeId, Lag>,
+    /// How it is tuned, while this replica leads it.
+    pub tuner: Option<GroupTuner>,
     /// Its tree lets go of what a checkpoint shared with it.
     pub(super) reclamation: Option<Reclamation>,
 }
@@ -142,6 +145,7 @@ impl Group {
             installing: false,
             checkpoints: Checkpoints::default(),
             lags: BTreeMap::new(),
+            tuner: None,
             reclamation: None,
         }
     }

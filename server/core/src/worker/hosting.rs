@@ -37,6 +37,7 @@ impl Worker {
         self.coordinator.apply_settings(settings.coordinator.clone());
         self.parked.set_wait(settings.responder_connect_timeout);
         self.cluster.settings = settings;
+        self.apply_tuning();
     }
 
     /// A replica begins here, or goes on after a restart.
@@ -143,15 +144,32 @@ impl Worker {
     }
 }
 
-/// A replica of this group begins, the first of three.
+/// A replica of this group begins, the first of so many.
 #[cfg(test)]
-pub(super) fn begins(group: PartitionId) -> super::Input {
+pub(super) fn begins(group: PartitionId, voters: u32) -> super::Input {
     use coppice_client::map::{Entry, ReplicaInfo, Role};
     use coppice_client::wire;
 
     let info = |id| ReplicaInfo { replica: wire::ReplicaId(id), node: NodeId(id), role: Role::Voter };
-    let entry = Entry { partition: group, replicas: [1, 2, 3].map(info).into(), ..Entry::default() };
+    let entry = Entry { partition: group, replicas: (1..=voters).map(info).collect(), ..Entry::default() };
     let create = crate::replica_manager::CreateRequest::of(&entry);
-    let start = Box::new(Start::founding(group, ReplicaId(1), create, false));
+    let start = Box::new(Start::founding(group, ReplicaId(1), create, true));
     super::Input::Start { start, seed: 1, incarnation: 1 }
+}
+
+/// A worker with the only replica of this group, which leads.
+#[cfg(test)]
+pub(super) fn leads_alone(group: PartitionId) -> Worker {
+    let (mut worker, mut effects) = (Worker::new(0, 1), Vec::new());
+    worker.step(Time::ZERO, begins(group, 1), &mut effects);
+    while !worker.groups[&group].replica.is_leading() {
+        let is_durable = |effect: &Effect| match effect {
+            Effect::Persist { group, lsn, .. } => Some(super::Input::Persisted { group: *group, lsn: *lsn }),
+            _ => None,
+        };
+        let durable = effects.drain(..).filter_map(|effect| is_durable(&effect)).last();
+        let at = worker.deadline().unwrap_or_default().max(worker.now);
+        worker.step(at, durable.unwrap_or(super::Input::Tick), &mut effects);
+    }
+    worker
 }

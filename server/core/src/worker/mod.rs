@@ -20,6 +20,7 @@ mod parts;
 mod reclamation;
 mod settings;
 mod step;
+mod tuning;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub use lag::Lag;
 use parts::ParkedParts;
 pub use settings::WorkerSettings;
 pub use step::{Effect, Input, Message, Note, QueryResult, Report};
+pub use tuning::{GroupTuner, Load, TuningSettings};
 
 use crate::checkpoint_due::Due;
 use crate::collects::{Act, Collects};
@@ -56,6 +58,8 @@ pub struct Counters {
     pub other_steps: u64,
     /// Multicast messages that it sent, also to itself.
     pub multicast_messages: u64,
+    /// Checkpoints that it began.
+    pub checkpoints: u64,
 }
 
 /// See the module.
@@ -66,8 +70,7 @@ pub struct Worker {
     groups: BTreeMap<PartitionId, Group>,
     failure_detector: FailureDetector,
     storage: Option<Storage>,
-    /// Checkpoints begun so far.
-    checkpoints: u64,
+    spending: tuning::Spending,
     admission: disk_admission::DiskAdmission,
     coordinator: CoordinatorHost,
     collects: Collects,
@@ -133,7 +136,7 @@ impl Worker {
             groups: BTreeMap::new(),
             failure_detector: FailureDetector::default(),
             storage: None,
-            checkpoints: 0,
+            spending: tuning::Spending::default(),
             admission: disk_admission::DiskAdmission::default(),
             coordinator: CoordinatorHost::default(),
             collects: Collects::new(index as u16),
@@ -156,9 +159,18 @@ impl Worker {
         &self.groups
     }
 
-    /// Its replicas, to tune and to remember what the driver knows of them.
-    pub fn groups_mut(&mut self) -> &mut BTreeMap<PartitionId, Group> {
-        &mut self.groups
+    /// A record of a group took so much of the log, in the unit of [`Storage::sizes`].
+    pub fn logged(&mut self, group: PartitionId, bytes: u64) {
+        if let Some(group) = self.groups.get_mut(&group) {
+            group.checkpoints.logged_bytes += bytes;
+        }
+    }
+
+    /// Exchanges `samples` for what a group measured since this was asked last.
+    pub fn take_samples(&mut self, group: PartitionId, samples: &mut replica::Samples) {
+        if let Some(group) = self.groups.get_mut(&group) {
+            group.replica.take_samples(samples);
+        }
     }
 
     /// Groups that the last step stepped, each perhaps more than once.
@@ -176,9 +188,9 @@ impl Worker {
         &self.coordinator
     }
 
-    /// The coordinator, to set it up.
-    pub fn coordinator_mut(&mut self) -> &mut CoordinatorHost {
-        &mut self.coordinator
+    /// Tells what the coordinator wants from now on: [`Note::Coordinated`].
+    pub fn watch_coordinator(&mut self) {
+        self.coordinator.watch();
     }
 
     /// Who leads each group, as far as this node knows.
@@ -199,16 +211,6 @@ impl Worker {
     /// Parts that wait for their clients.
     pub fn parked(&self) -> usize {
         self.parked.len()
-    }
-
-    /// Whether a group has something to run speculatively, or to catch up with.
-    pub fn may_speculate(&self) -> bool {
-        self.groups.values().any(|group| group.replica.may_speculate())
-    }
-
-    /// Whether something decided waits for the next step.
-    pub fn is_behind(&self) -> bool {
-        self.groups.values().any(|group| group.replica.is_behind())
     }
 
     /// The node that a refusal of `group` points to.
@@ -235,7 +237,7 @@ impl Worker {
         match input {
             Input::Tick => self.on_tick(),
             Input::TurnEnd => self.on_turn_end(),
-            Input::Speculate => self.speculate(),
+            Input::Yielded { is_busy } => self.on_yielded(is_busy),
             Input::Persisted { group, lsn } => self.step_group(group, replica::Input::Persisted(lsn)),
             Input::Peers { node, envelopes } => self.on_peers(node, envelopes),
             Input::Multicast { node, messages } => self.on_multicast(node, messages),
@@ -260,12 +262,13 @@ impl Worker {
             Input::Leader(group, leader) => self.on_leader(group, leader),
             Input::Answers(node, true) => _ = self.cluster.answering.insert(node),
             Input::Answers(node, false) => _ = self.cluster.answering.remove(&node),
-            Input::Resources(resources) => self.admission.set(resources),
+            Input::Resources(resources) => self.on_resources(resources),
             Input::Identity(node, cluster) => (self.cluster.node, self.cluster.cluster) = (Some(node), cluster),
             Input::MaySpeak(may) => self.cluster.may_speak = may,
             Input::Heard { fresh, heard } => self.on_heard(fresh, heard),
             Input::Gone(node) => self.tell(node, |peer| replica::Input::Gone { peer }),
             Input::Storage(storage) => self.on_storage(storage),
+            Input::Load(load) => self.on_load(&load),
             Input::CheckpointNow(group) => self.checkpoint(group, Due::Second),
             Input::Checkpointed { group, number, written } => self.on_checkpointed(group, number, written),
             Input::ChildrenSaved { group, splits } => self.on_children_saved(group, splits),
@@ -404,10 +407,17 @@ impl Worker {
             self.groups.values_mut().for_each(|group| group.look_at_lags(now));
         }
         self.transfer_when_full();
+        if self.groups.values().any(|group| group.replica.may_speculate()) {
+            self.effects.push(Effect::Yield);
+        }
     }
 
-    /// Runs what one group has to run speculatively.
-    fn speculate(&mut self) {
+    /// Runs what one group has to run ahead of its decision (papers.md D7), while nothing else is to be done: whoever
+    /// is busy gains nothing by it, and keeps what has come waiting. What is decided does not wait for that.
+    fn on_yielded(&mut self, is_busy: bool) {
+        if is_busy && !self.groups.values().any(|group| group.replica.is_behind()) {
+            return;
+        }
         let waiting = || self.groups.iter().filter(|(_, group)| group.replica.may_speculate()).map(|(&id, _)| id);
         let next = waiting().find(|&id| self.turn.speculated.is_none_or(|last| id > last)).or_else(|| waiting().next());
         if let Some(id) = next {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use coppice_ordering::Settings;
 use coppice_ordering::multicast::CoordinatorSettings;
+use coppice_ordering::tuning::Limits;
 
+use super::tuning::TuningSettings;
 use crate::executor::{ExecutorSettings, STEP_WORK_MAX};
 use crate::replica::Replica;
 use crate::sessions::SessionLimits;
@@ -15,6 +17,7 @@ use crate::settings::ClusterSettings;
 pub struct WorkerSettings {
     /// Of each group; the tuning of a group goes on from there.
     pub group: Settings,
+    pub tuning: TuningSettings,
     pub executing: ExecutorSettings,
     /// Instances between two digests of a replica.
     pub digest_interval: u64,
@@ -30,6 +33,7 @@ impl WorkerSettings {
     pub fn of(settings: &ClusterSettings, is_told: bool) -> WorkerSettings {
         WorkerSettings {
             group: group_settings(settings),
+            tuning: TuningSettings { is_on: settings.auto_tuning, limits: tuning_limits(settings) },
             executing: ExecutorSettings {
                 deferred: true,
                 step_work_max: STEP_WORK_MAX,
@@ -48,7 +52,7 @@ impl WorkerSettings {
     pub(super) fn apply(&self, replica: &mut Replica) {
         replica.paxos_mut().set_settings(self.group.clone());
         replica.executor_mut().set_speculation(self.executing.speculation);
-        replica.executor_mut().set_digest_interval(self.digest_interval);
+        replica.set_digest_interval(self.digest_interval);
         if let Some(limits) = self.sessions {
             replica.set_session_limits(limits);
         }
@@ -72,6 +76,27 @@ fn group_settings(settings: &ClusterSettings) -> Settings {
         election_timeout: settings.election_timeout,
         apply_lag_max: u64::from(settings.apply_lag_max),
         ..Settings::default()
+    }
+}
+
+/// The limits that `settings` leave: a value that was set stays, the others are chosen (operations.md 3).
+fn tuning_limits(settings: &ClusterSettings) -> Limits {
+    let (free, standard) = (Limits::default(), ClusterSettings::default());
+    let bytes = |set: u64| (set as usize, set as usize);
+    Limits {
+        batch_bytes: match settings.batch_bytes_max {
+            set if set == standard.batch_bytes_max => free.batch_bytes,
+            set => bytes(set),
+        },
+        window: match settings.window {
+            set if set == standard.window => free.window,
+            set => (set, set),
+        },
+        window_bytes: match settings.window_bytes_max {
+            set if set == standard.window_bytes_max => free.window_bytes,
+            set => bytes(set),
+        },
+        batch_delay_max: settings.batch_delay_max,
     }
 }
 
@@ -106,7 +131,7 @@ mod tests {
         let window =
             |worker: &Worker| worker.groups().values().map(|group| group.replica.paxos().settings().window).max();
         worker.step(Time(1), settings(7), &mut effects);
-        worker.step(Time(2), begins(PartitionId(1)), &mut effects);
+        worker.step(Time(2), begins(PartitionId(1), 3), &mut effects);
         assert_eq!(window(&worker), Some(7));
         worker.step(Time(3), settings(9), &mut effects);
         assert_eq!(window(&worker), Some(9));

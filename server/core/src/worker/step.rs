@@ -6,11 +6,13 @@ use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClientId, ClusterId, CollectRequest, MapVersion, NodeId, PartitionId, QueryRequest};
+use coppice_ordering::tuning::Account;
 use coppice_ordering::{Ballot, Configuration, Instance, Lsn, Record, ReplicaId, Ticket, multicast};
 
 use super::checkpoints::{CheckpointOutcome, Storage};
 use super::disk_admission::Resources;
 use super::settings::WorkerSettings;
+use super::tuning::Load;
 use crate::checkpoint_due::Due;
 use crate::failure_detector::LastHeard;
 use crate::machine::Mark;
@@ -29,8 +31,11 @@ pub enum Input {
     Tick,
     /// Everything that had come is stepped: what shares a heartbeat round, a batch or a frame leaves now.
     TurnEnd,
-    /// Nothing else is to be done: one group runs a batch ahead of its decision.
-    Speculate,
+    /// Everything else had its turn, as [`Effect::Yield`] asks.
+    Yielded {
+        /// And there is more to do, at whose end the worker asks again.
+        is_busy: bool,
+    },
     /// The log is durable for a group up to here.
     Persisted {
         group: PartitionId,
@@ -118,6 +123,8 @@ pub enum Input {
     Gone(NodeId),
     /// Of the node's log and disk, a few times a second: groups for which it is time write a checkpoint.
     Storage(Storage),
+    /// How busy everything was in the interval that ends now: groups are tuned by that.
+    Load(Load),
     /// This group writes a checkpoint, unless it is at it.
     CheckpointNow(PartitionId),
     /// A checkpoint is written, or is not.
@@ -238,6 +245,10 @@ pub enum Effect {
         /// Of which kind.
         due: Due,
     },
+    /// Everything else that is to be done has its turn; [`Input::Yielded`], always.
+    Yield,
+    /// The other nodes hear from now on that this one has no room, or that it has.
+    Full(bool),
     /// The other nodes hear that this one lives, and what was heard of them comes as [`Input::Heard`].
     Watch,
     /// To a replica on another node.
@@ -347,6 +358,8 @@ pub enum Note {
     Moved,
     /// The next batch waits for the state of this neighbour.
     Awaits(PartitionId),
+    /// It gets other batches or another window, and why.
+    Tuned(Box<Account>),
     /// The coordinator, in this ballot before, wants this. Only where somebody watches it
     /// ([`super::CoordinatorHost::watch`]).
     Coordinated(Option<Ballot>, Vec<multicast::Effect>),
