@@ -194,7 +194,7 @@ pub struct VerbProperties {
     pub permission: Permission,
     /// Which node may pass it on to another one.
     pub relay: Relay,
-    /// Whether it carries data. Nodes refuse data without a bound in `server/src/control/bounds.rs`.
+    /// Whether it carries data. Nodes refuse data without a bound in `server/core/src/bounds.rs`.
     pub has_data: bool,
 }
 

@@ -8,10 +8,12 @@ extern crate planted;
 
 pub mod access;
 pub mod bootstrap;
+pub mod bounds;
 pub mod checkpoint_due;
 pub mod collects;
 pub mod controller;
 pub mod cost;
+pub mod digests;
 pub mod executor;
 pub mod failure_detector;
 pub mod ids;

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet, NodeId, PartitionId};
-use coppice_core::controller;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::request::{Refusal, Reply, Request};
 use coppice_core::settings::ClusterSettings;
 use coppice_core::worker::Input;
+use coppice_core::{bounds, controller};
 use tokio::sync::oneshot;
 
-use super::{Control, Handle, bootstrap, bounds};
+use super::{Control, Handle, bootstrap};
 use crate::net::question::{Answer, Asker, Question};
 use crate::rpc::ask;
 use crate::shared::Shared;
@@ -59,7 +59,7 @@ impl Control {
                     reply,
                 );
             }
-            AdminRequest::CheckReplicas => super::digests::check_replicas(self, reply),
+            AdminRequest::CheckReplicas => super::check_replicas::check_replicas(self, reply),
             AdminRequest::Reshape(request) => super::topology::reshape(self, request, reply),
             AdminRequest::Tuning { local } => super::tuning::answer_tuning(self, local, reply),
             AdminRequest::Faults(faults) => _ = reply.send(self.set_faults(faults)),

@@ -5,10 +5,9 @@
 
 mod admin;
 mod bootstrap;
-mod bounds;
 mod certificates;
+mod check_replicas;
 mod coalesced;
-mod digests;
 mod effects;
 mod groups;
 mod handle;

@@ -10,13 +10,13 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{
     AdminReply, MapVersion, NodeId, NodeStatus, PartitionId, PartitionStatus, ReplicaStatus, Status, StatusGet,
 };
+use coppice_core::digests::Digests;
 use coppice_core::status::{Capacity, LocalReplica, LocalStatus};
 use coppice_core::worker::GroupStatus;
 use tokio::sync::oneshot;
 
 use super::Control;
 use super::coalesced;
-use super::digests::Digests;
 use super::rates::{Rate, Sample};
 use crate::log::FlushReport;
 use crate::net::question::{Answer, Question};

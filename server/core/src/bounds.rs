@@ -4,14 +4,14 @@
 
 use std::time::Duration;
 
+use crate::access;
+use crate::machine::directory::{DirectoryCommand, Reshape};
+use crate::settings::ClusterSettings;
+use crate::settings::units::show_time;
 use coppice_client::map::Addresses;
 use coppice_client::wire::{
     AdminRequest, InitRequest, KEY_BYTES_MAX, LinkFault, MapVersion, ReshapeRequest, Shape, TRANSFER_DEADLINE_MAX,
 };
-use coppice_core::access;
-use coppice_core::machine::directory::{DirectoryCommand, Reshape};
-use coppice_core::settings::ClusterSettings;
-use coppice_core::settings::units::show_time;
 
 /// Bytes of a setting's name, or of its value: all that there are need fewer than fifty.
 const SETTING_BYTES_MAX: usize = 256;
@@ -37,8 +37,11 @@ const NODES_MAX: usize = 1_024;
 /// A fault makes a link so much slower at most.
 const FAULT_DELAY_MAX: Duration = Duration::from_secs(60);
 
-/// Whether the request stays within the bounds; if not, which one it breaks.
-pub(super) fn check(request: &AdminRequest) -> Result<(), String> {
+/// Whether the request stays within the bounds.
+///
+/// # Errors
+/// In words, the bound that it breaks.
+pub fn check(request: &AdminRequest) -> Result<(), String> {
     match request {
         AdminRequest::Init(request) => init(request),
         AdminRequest::ConfigSet { key, value } => setting(key, value),
@@ -72,7 +75,10 @@ pub(super) fn check(request: &AdminRequest) -> Result<(), String> {
 
 /// The same for a change of the directory that another node passes on: what an operator asked for was checked there, by
 /// a node that may have been broken since. What is once in the directory's log every node takes.
-pub(super) fn directory(command: &DirectoryCommand) -> Result<(), String> {
+///
+/// # Errors
+/// In words, the bound that it breaks.
+pub fn directory(command: &DirectoryCommand) -> Result<(), String> {
     match command {
         DirectoryCommand::Create { map, settings } => {
             if map.version != MapVersion(1) {

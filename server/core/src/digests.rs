@@ -2,27 +2,16 @@
 //! the check that each node makes by itself.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
 
 use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, NodeId, PartitionId, ReplicaId};
-use coppice_core::status::{GroupReport, LocalStatus};
-use tokio::sync::oneshot;
 
-use super::status::gather;
-use super::{Control, coalesced};
-
-/// Between two looks of `check replicas` at replicas that had no instance in common, while they go on deciding.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-
-/// Looks of `check replicas` at most.
-const LOOKS_MAX: u32 = 40;
+use crate::status::{GroupReport, LocalStatus};
 
 /// Digests of states by replica and instance, as told so far.
 #[derive(Debug, Default)]
-pub(super) struct Digests {
+pub struct Digests {
     by_replica: BTreeMap<(PartitionId, NodeId), BTreeMap<u64, u64>>,
     /// Decided configurations by replica, and the instances that decided them. They are no part of the digests: the
     /// ordering core holds them, not the machine.
@@ -42,7 +31,7 @@ fn members(report: &GroupReport) -> Option<(u64, Members)> {
 
 impl Digests {
     /// Takes in what the nodes tell now.
-    pub(super) fn note(&mut self, known: &BTreeMap<NodeId, LocalStatus>) {
+    pub fn note(&mut self, known: &BTreeMap<NodeId, LocalStatus>) {
         self.present.clear();
         for (&node, local) in known {
             for (&partition, replica) in &local.replicas {
@@ -54,7 +43,7 @@ impl Digests {
     }
 
     /// The verdict: a mismatch, or what agrees at which instance and who could not be compared.
-    pub(super) fn compare(&self, map: &PartitionMap) -> AdminReply {
+    pub fn compare(&self, map: &PartitionMap) -> AdminReply {
         let (mut partitions, mut missing) = (Vec::new(), Vec::new());
         for entry in map.directory.iter().chain(&map.partitions) {
             let mut by_instance: BTreeMap<u64, Vec<(NodeId, u64)>> = BTreeMap::new();
@@ -107,49 +96,17 @@ impl Digests {
     }
 
     /// Whether another look may show more: a replica that answers has not been compared yet.
-    fn is_open(&self, verdict: &AdminReply) -> bool {
+    pub fn is_open(&self, verdict: &AdminReply) -> bool {
         let AdminReply::ReplicasChecked { missing, .. } = verdict else { return false };
         missing.iter().any(|replica| self.present.contains(replica))
     }
 }
 
-/// Compares the digests of all replicas at instances that they have in common; under load that takes a few looks.
-pub(super) fn check_replicas(control: &mut Control, reply: oneshot::Sender<AdminReply>) {
-    coalesced::ask(control, |questions| &mut questions.verdicts, verdict, reply);
-}
-
-/// Looks at all replicas until each that answers has been compared, or long enough.
-fn verdict(control: &Control) -> impl Future<Output = AdminReply> + use<> {
-    let shared = Arc::clone(&control.shared);
-    let first = gather(control, false);
-    async move {
-        let mut digests = Digests::default();
-        digests.note(&first.await);
-        let mut verdict = digests.compare(&shared.cluster.map());
-        for _ in 1..LOOKS_MAX {
-            if !digests.is_open(&verdict) {
-                break;
-            }
-            tokio::time::sleep(LOOK_AGAIN).await;
-            let (sender, receiver) = oneshot::channel();
-            shared.call(move |control| {
-                let gathered = gather(control, false);
-                crate::task::spawn(async move { _ = sender.send(gathered.await) });
-            });
-            let Ok(known) = receiver.await else { break };
-            digests.note(&known);
-            verdict = digests.compare(&shared.cluster.map());
-        }
-        verdict
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use coppice_client::map::{ReplicaInfo, Role};
-    use coppice_core::status::LocalReplica;
-
     use super::*;
+    use crate::status::LocalReplica;
+    use coppice_client::map::{ReplicaInfo, Role};
 
     const P1: PartitionId = PartitionId(1);
 
