@@ -185,10 +185,6 @@ impl WorkerThread {
     pub(crate) fn on_greeted(&mut self, client: ClientId, connection: u64) -> ClientBytes {
         let bytes = self.shared.clients().opened(client, (self.index, connection));
         self.input(Input::Greeted(client));
-        for thread in self.others() {
-            let call = ToWorker::Call(Box::new(move |thread| thread.input(Input::Greeted(client))));
-            _ = self.mailboxes.push(thread, Priority::Client, call);
-        }
         bytes
     }
 
@@ -236,6 +232,11 @@ fn log(partition: PartitionId, note: Note) {
         Note::Leads(ballot) => tracing::debug!(%partition, %ballot, "this node leads"),
         Note::Follows(leader, ballot) => tracing::debug!(%partition, %ballot, leader = ?leader, "this node follows"),
         Note::Configured(_, configuration) => tracing::info!(%partition, %configuration, "configuration decided"),
+        Note::HasNoRounds(replica, ballot) => tracing::error!(
+            %partition, %replica, %ballot,
+            "the log holds a promise that no election made, so this replica can neither vote nor lead: replace this \
+             node (`coppice node replace`)"
+        ),
         Note::TransferWhenFull(to) => {
             tracing::info!(%partition, %to, "disk or memory is full: leader transfer begins");
         }

@@ -330,18 +330,8 @@ impl WorkerThread {
 
     /// A replica lives here from now on.
     pub(crate) fn start(&mut self, start: Start, incarnation: u64, metrics: metrics::Partition) {
-        let (partition, replica) = (start.group, start.me);
-        self.metrics.groups.insert(partition, GroupMetrics::new(metrics));
+        self.metrics.groups.insert(start.group, GroupMetrics::new(metrics));
         self.input(Input::Start { start: Box::new(start), seed: crate::random::draw(), incarnation });
-        if let Some(paxos) = self.worker.groups().get(&partition).map(|group| group.replica.paxos())
-            && !paxos.has_rounds_left()
-        {
-            tracing::error!(
-                %partition, %replica, ballot = %paxos.promised(),
-                "the log holds a promise that no election made, so this replica can neither vote nor lead: replace \
-                 this node (`coppice node replace`)"
-            );
-        }
     }
 
     /// Hosts this group no more.

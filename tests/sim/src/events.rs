@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{ClientId, NodeId, PartitionId, ReshapeRequest};
+use coppice_client::wire::{NodeId, PartitionId, ReshapeRequest};
 use coppice_core::controller::{self, FetchId};
 use coppice_core::multicast::MulticastMessage;
 use coppice_core::replica_manager::Start;
@@ -128,8 +128,6 @@ pub enum Mail {
     Message(Message),
     /// What the workers share has changed.
     Look,
-    /// A client has connected to another worker.
-    Greeted(ClientId),
     /// Of the controller.
     Control(Input),
     /// A replica is to be hosted.
@@ -141,7 +139,6 @@ impl fmt::Debug for Mail {
         match self {
             Mail::Message(message) => write!(out, "{message:?}"),
             Mail::Look => out.write_str("look"),
-            Mail::Greeted(client) => write!(out, "greeted {client}"),
             Mail::Control(input) => out.write_str(&fingerprint::show_input(input)),
             Mail::Start(start) => write!(out, "start {} {}", start.group, start.me),
         }

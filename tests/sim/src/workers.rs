@@ -65,7 +65,6 @@ impl World {
         let is_for_clients = match &mail {
             Mail::Message(message) => message.is_for_clients(),
             Mail::Look | Mail::Control(_) | Mail::Start(_) => false,
-            Mail::Greeted(_) => true,
         };
         let after = self.net.between_threads();
         let boot = self.nodes[node].boot;
@@ -99,7 +98,6 @@ impl World {
             Mail::Start(start) => self.host_replica(node, *start),
             Mail::Control(input) => self.on_control(node, worker, input),
             Mail::Look => self.input(node, worker, Input::TurnEnd),
-            Mail::Greeted(client) => self.input(node, worker, Input::Greeted(client)),
         }
     }
 
@@ -148,11 +146,8 @@ impl World {
         }
     }
 
-    /// A client said hello to a worker: parts may wait for it, there and at the others.
+    /// A client said hello to a worker: parts may wait for it.
     pub fn greeted(&mut self, node: usize, worker: usize, client: ClientId) {
-        for other in (0..self.nodes[node].process.workers.len()).filter(|&other| other != worker) {
-            self.mail(node, other, Mail::Greeted(client));
-        }
         let before = self.nodes[node].process.workers[worker].parked();
         self.input(node, worker, Input::Greeted(client));
         let found = before.saturating_sub(self.nodes[node].process.workers[worker].parked());

@@ -6,7 +6,7 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Config, Instance, ReplicaId, Settings, Time};
 
-use super::{Effect, Group, Message, Report, Worker, WorkerSettings};
+use super::{Effect, Group, Message, Note, Report, Worker, WorkerSettings};
 use crate::failure_detector::LastHeard;
 use crate::multicast::message::leader_learned;
 use crate::replica::{self, Replica};
@@ -51,6 +51,9 @@ impl Worker {
         let mut replica =
             Replica::recover(group, config, recovered, machine, snapshot, executing, self.now, &mut effects);
         settings.apply(&mut replica);
+        if !replica.paxos().has_rounds_left() {
+            self.effects.push(Effect::Note(group, Note::HasNoRounds(me, replica.paxos().promised())));
+        }
         self.host(Group::new(replica, nodes), effects);
     }
 

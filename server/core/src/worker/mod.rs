@@ -29,7 +29,7 @@ use std::time::Duration;
 pub use checkpoints::{CheckpointOutcome, Storage};
 pub use coordinator::CoordinatorHost;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{ClusterId, NodeId, PartitionId};
+use coppice_client::wire::{ClientId, ClusterId, NodeId, PartitionId};
 use coppice_ordering::Time;
 pub use disk_admission::Resources;
 pub use group::{Checkpoints, Group, GroupStatus, Splits, Writing};
@@ -249,9 +249,7 @@ impl Worker {
                 self.act_on_collects(acts);
             }
             Input::Unclaimed(part) => self.parked.park(now, part),
-            Input::Greeted(client) => {
-                self.effects.extend(self.parked.unpark(client).map(Effect::Part));
-            }
+            Input::Greeted(client) => self.on_greeted(client),
             Input::Worker(message) => self.on_message(message),
             Input::Undelivered(message) => self.on_undelivered(message),
             Input::Start { start, seed, incarnation } => self.start(*start, seed, incarnation),
@@ -477,6 +475,14 @@ impl Worker {
         }
     }
 
+    /// Parts wait for a client where their partitions are.
+    fn on_greeted(&mut self, client: ClientId) {
+        for other in (0..self.workers).filter(|&other| other != self.index) {
+            self.effects.push(Effect::Worker(other, Message::Greeted(client)));
+        }
+        self.effects.extend(self.parked.unpark(client).map(Effect::Part));
+    }
+
     /// Another worker of this node sent something.
     fn on_message(&mut self, message: Message) {
         match message {
@@ -488,6 +494,7 @@ impl Worker {
             Message::Request { group, origin, request } => self.on_request(group, origin, request),
             Message::Query { origin, client, request } => self.on_query(origin, client, request),
             Message::Reply { group, origin, reply } => self.reply(group, origin, reply),
+            Message::Greeted(client) => self.effects.extend(self.parked.unpark(client).map(Effect::Part)),
             Message::Led(group) => self.resend(group),
             Message::SendSealed(partition) => self.send_if_sealed(partition),
             Message::Absorb(left) => self.absorb(*left),
@@ -502,8 +509,9 @@ impl Worker {
             Message::Query { origin, .. } => {
                 self.reply(PartitionId::DIRECTORY, origin, Reply::Refused(Refusal::Busy));
             }
-            // A client that hears nothing repeats; the others say it again.
+            // A client that hears nothing repeats, or asks for its part again; the others say it again.
             Message::Reply { .. }
+            | Message::Greeted(_)
             | Message::Peers { .. }
             | Message::Multicast(_)
             | Message::Led(_)

@@ -80,7 +80,7 @@ pub enum Input {
     },
     /// The client of this part is not connected.
     Unclaimed(Box<QueryPart>),
-    /// A client has connected: parts may wait for it.
+    /// A client has connected to this worker: parts may wait for it, here and at the others.
     Greeted(ClientId),
     /// Of another worker of this node.
     Worker(Message),
@@ -189,6 +189,8 @@ pub enum Message {
         /// What came of it.
         reply: Reply,
     },
+    /// A client has connected to the other worker.
+    Greeted(ClientId),
     /// A group is led anew, perhaps by who led it before: what its leader may not have heard is sent again.
     Led(PartitionId),
     /// A partition of the other worker needs to be asked whether it is sealed.
@@ -205,6 +207,7 @@ impl std::fmt::Debug for Message {
             Message::Request { group, origin, request } => write!(out, "Request {group} {origin:?} {request:?}"),
             Message::Query { origin, client, request } => write!(out, "Query {origin:?} {client} {request:?}"),
             Message::Reply { group, origin, .. } => write!(out, "Reply {group} {origin:?}"),
+            Message::Greeted(client) => write!(out, "Greeted {client}"),
             Message::Led(group) => write!(out, "Led {group}"),
             Message::SendSealed(partition) => write!(out, "SendSealed {partition}"),
             Message::Absorb(left) => write!(out, "Absorb {} {:?}", left.partition, left.seal),
@@ -215,7 +218,7 @@ impl std::fmt::Debug for Message {
 impl Message {
     /// Whether it is for a client: such messages never hold up those between replicas.
     pub fn is_for_clients(&self) -> bool {
-        matches!(self, Message::Request { .. } | Message::Query { .. } | Message::Reply { .. })
+        matches!(self, Message::Request { .. } | Message::Query { .. } | Message::Reply { .. } | Message::Greeted(_))
     }
 
     /// Whether it must arrive: a driver that finds no room for it tries again.
@@ -348,6 +351,8 @@ pub enum Note {
     Follows(Option<ReplicaId>, Ballot),
     /// These replicate the group from this instance on.
     Configured(Instance, Configuration),
+    /// Its log holds a promise that no election made, so it can neither vote nor lead.
+    HasNoRounds(ReplicaId, Ballot),
     /// Leadership is to go to this replica, for want of room.
     TransferWhenFull(ReplicaId),
     /// It did not take it in time.
