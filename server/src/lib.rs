@@ -16,7 +16,6 @@ pub mod demo;
 pub mod durable;
 pub mod exit;
 mod files;
-pub mod incarnation;
 pub mod local;
 pub mod log;
 pub mod logging;

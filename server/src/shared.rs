@@ -1,6 +1,7 @@
 //! What the threads of a node share beside the mailboxes: read often, written rarely, never on the data path's way.
 
 mod cluster_view;
+mod fence;
 mod own;
 mod peers;
 mod usage;
@@ -106,7 +107,7 @@ impl Shared {
 
     /// Node `by` says that this one runs on a copy of its directory. It then takes part in nothing, and says so.
     pub fn found_out(&self, by: NodeId, text: &str) {
-        if self.own.fence.is_copy(text) {
+        if self.own.fence.with(|fence| fence.is_copy(text)) {
             tracing::error!(%by, reason = text, next = %self.instead_of_copy(), "{COPY_FOUND}");
             self.tell_control(ToControl::RunsOnCopy);
         }
@@ -114,7 +115,7 @@ impl Shared {
 
     /// A node said so to a process that used this directory before.
     pub fn was_found_out(&self, text: &str) {
-        self.own.fence.is_copy(text);
+        self.own.fence.with(|fence| fence.is_copy(text));
         tracing::error!(reason = text, next = %self.instead_of_copy(), "{COPY_FOUND}");
     }
 

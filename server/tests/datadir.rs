@@ -12,10 +12,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use common::Scratch;
 use coppice_client::wire::PartitionId;
+use coppice_core::incarnation::claim::ClaimError;
 use coppice_core::replay::Entry;
+use coppice_server::datadir::known_incarnations::{KnownIncarnations, MeetError};
 use coppice_server::datadir::{ClusterId, DataDir, DataDirError, NodeId};
-use coppice_server::incarnation::claim::ClaimError;
-use coppice_server::incarnation::known::{KnownIncarnations, MeetError};
 use coppice_server::log::{Append, Hooks, LogError, LogOptions, OpenLog, ReplicaId};
 
 const CLUSTER: ClusterId = ClusterId(0xc0ffee);

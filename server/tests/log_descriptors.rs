@@ -12,8 +12,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use common::{Scratch, patience, wait_until};
 use coppice_client::wire::PartitionId;
+use coppice_core::incarnation::Identity;
 use coppice_core::replay::Entry;
-use coppice_server::datadir::{ClusterId, Identity, NodeId};
+use coppice_server::datadir::{ClusterId, NodeId};
 use coppice_server::log::{
     Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, Log, LogOptions, LogWriter, Lsn, Record,
 };

@@ -8,8 +8,9 @@ use std::sync::mpsc;
 use bytes::Bytes;
 use common::{Scratch, patience, wait_until};
 use coppice_client::wire::PartitionId;
+use coppice_core::incarnation::Identity;
 use coppice_core::replay::Entry;
-use coppice_server::datadir::{ClusterId, Identity, NodeId};
+use coppice_server::datadir::{ClusterId, NodeId};
 use coppice_server::log::{
     Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, Log, LogError, LogOptions, LogWriter, Lsn, OpenLog,
     Record, reader,

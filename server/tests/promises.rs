@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coppice_client::wire::PartitionId;
+use coppice_core::incarnation::Identity;
 use coppice_core::replay::Entry;
 use coppice_ordering::message::{HeartbeatAck, Message, Phase1a, Phase1b, Phase2a, Phase2b, PreVoteReply};
 use coppice_ordering::{
     Ballot, Batch, Commands, Config, Configuration, Effect, Input, Instance, Lsn, Paxos, Record, RecoveredGroup,
     ReplicaId, Settings, Time,
 };
-use coppice_server::datadir::Identity;
 use coppice_server::log::Engine;
 use log_common::sim_disk::{Crash, SimDisk};
 use log_common::{Draw, NODE, SMALL, commit, keep, new_disk, open};

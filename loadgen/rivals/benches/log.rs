@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_client::wire::PartitionId;
+use coppice_core::incarnation::Identity;
 use coppice_core::replay::Entry;
-use coppice_server::datadir::{ClusterId, Identity, NodeId};
+use coppice_server::datadir::{ClusterId, NodeId};
 use coppice_server::log::{Append, Ballot, Batch, Commands, Hooks, Instance, Log, LogOptions, LogWriter, Lsn, Record};
 use criterion::{BenchmarkId, Criterion, Throughput};
 

@@ -17,6 +17,7 @@ pub mod digests;
 pub mod executor;
 pub mod failure_detector;
 pub mod ids;
+pub mod incarnation;
 pub mod machine;
 pub mod multicast;
 pub mod replay;

@@ -118,12 +118,13 @@ mod tests {
 
     use clap::Parser;
     use coppice_client::wire::PartitionId;
+    use coppice_core::incarnation::Identity;
     use coppice_ordering::Instance;
 
     use super::*;
     use crate::cli::args::Cli;
     use crate::cli::words;
-    use crate::datadir::{ClusterId, Identity};
+    use crate::datadir::ClusterId;
     use crate::log::{Damage, FileName};
 
     fn told(error: &StartError) -> Failure {

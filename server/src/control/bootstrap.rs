@@ -9,11 +9,11 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, ClusterId, InitRequest, NodeId, PartitionId, ReplicaId};
 use coppice_core::bootstrap::{check, first_map, is_in_the_way};
 use coppice_core::controller;
+use coppice_core::incarnation::Identity;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::settings::ClusterSettings;
 
 use super::{Control, Handle};
-use crate::datadir::Identity;
 use crate::net::question::{Answer, Assignment, Identified, Question};
 use crate::rpc::ask_anybody;
 

@@ -8,6 +8,7 @@ use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::access::{Access, Users};
 use coppice_core::controller::{self, RecoveredReplica};
+use coppice_core::incarnation::fence::Fence;
 use coppice_core::replay::{Entry as LogEntry, GroupReplay};
 use coppice_core::replica_manager::Start;
 use coppice_core::worker::Input;
@@ -43,7 +44,7 @@ impl Control {
         if let Some(cut) = &opened.cut {
             tracing::info!(?cut, "the log ended in a write that was never answered for; it was cut");
         }
-        self.shared.own.fence.begins();
+        self.shared.own.fence.with(Fence::begins);
         self.shared.own.set_claim(opened.claim);
         self.shared.own.set_identity(opened.identity);
         self.tell(controller::Input::Identity(opened.identity.node));
@@ -95,11 +96,11 @@ impl Control {
     /// not be reached for an election timeout.
     fn await_fence(&self) {
         let nodes = self.controller.neighbours(self.shared.config.seeds.len() as u32);
-        self.shared.own.fence.expects(nodes.into_iter());
+        self.shared.own.fence.with(|fence| fence.expects(nodes));
         let (shared, timeout) = (Arc::clone(&self.shared), self.settings.values.election_timeout);
         crate::task::spawn(async move {
             tokio::time::sleep(timeout).await;
-            let missing = shared.own.fence.ends();
+            let missing = shared.own.fence.with(Fence::ends);
             if !missing.is_empty() {
                 tracing::info!(?missing, "nodes that could not be asked whether this one is a copy");
             }
@@ -109,7 +110,7 @@ impl Control {
     /// Another node says that this one runs on a copy of its directory: nothing here takes part in anything any more.
     /// That is written down, so that no later start on this directory has to be told again.
     pub(super) fn stop_as_copy(&mut self) {
-        if let Some(text) = self.shared.own.fence.copy()
+        if let Some(text) = self.shared.own.fence.with(|fence| fence.copy().map(str::to_owned))
             && let Err(error) = self.storage.home.write_copy(&text)
         {
             tracing::warn!(%error, "the mark that this directory is a copy cannot be written");

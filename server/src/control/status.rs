@@ -223,7 +223,7 @@ fn warnings(control: &Control) -> Vec<String> {
     if control.storage.space().is_some_and(|space| space.full) {
         warnings.push(DISK_WARNING.into());
     }
-    if let Some(text) = control.shared.own.fence.copy() {
+    if let Some(text) = control.shared.own.fence.with(|fence| fence.copy().map(str::to_owned)) {
         let own = control.shared.own.identity().map(|identity| identity.node).unwrap_or_default();
         let next = config.replace_command(own);
         warnings.push(format!("{own} takes part in nothing: {text}; replace it: `{next}`"));

@@ -5,7 +5,7 @@
 //! | `LOCK` | locked while a process uses the directory; holds its pid |
 //! | `VERSION` | format of the directory; written last at its creation |
 //! | `node.toml` | cluster, node and incarnation ([`Identity`]); there is a log as soon as it is there |
-//! | `incarnations` | which incarnation of each other node was met last ([`crate::incarnation::known`]) |
+//! | `incarnations` | which incarnation of each other node was met last ([`known_incarnations`]) |
 //! | `copy` | another node said that this directory is a copy, and why: it takes part in nothing |
 //! | `endpoints.json` | the addresses after bind; removed at shutdown |
 //! | `map` | the newest partition map known, with its crc32c: a hint, for finding the others after a restart |
@@ -14,6 +14,7 @@
 //! Directories are 0700 and files 0600. A file that matters changes by temporary file, fsync, rename, and fsync of the
 //! directory, so it is whole at any time.
 
+pub mod known_incarnations;
 mod node_toml;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -22,10 +23,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 pub use coppice_client::wire::{ClusterId, NodeId};
+use coppice_core::incarnation::Identity;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::files::{flush_dir, replace};
-pub use crate::incarnation::Identity;
 use crate::log::{Hooks, LogError, LogOptions, LogWriter, OpenLog};
 
 /// Content of `VERSION`: format 2 of the directory.

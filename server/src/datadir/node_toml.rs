@@ -4,10 +4,10 @@ use std::path::Path;
 use std::{fs, io};
 
 use coppice_client::wire::{ClusterId, NodeId};
+use coppice_core::incarnation::Identity;
 use serde::Deserialize;
 
 use super::DataDirError;
-use crate::incarnation::Identity;
 
 #[derive(Deserialize)]
 struct NodeToml {

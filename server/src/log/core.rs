@@ -4,14 +4,14 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use coppice_core::incarnation::Identity;
+use coppice_core::incarnation::claim::PAST_BOOT_IDS_MAX;
 use coppice_core::replay::Entry;
 
 use super::ids::PartitionId;
 use super::record::{self, Gather, entry_bytes};
 use super::segment::{BOUNDARY_BYTES, Header, MarkSeed, SegmentNumber, StartNonces, boundary};
 use super::segment_references::{RewriteTarget, SegmentReferences};
-use crate::incarnation::Identity;
-use crate::incarnation::claim::PAST_BOOT_IDS_MAX;
 
 /// Sizes of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

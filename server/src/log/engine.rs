@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 
+use coppice_core::incarnation::Identity;
 use coppice_core::replay::Entry;
 
 use super::apply;
@@ -13,7 +14,6 @@ use super::recovery::{self, Cut, Recovered};
 use super::segment::{SegmentNumber, StartNonces};
 pub use super::segment_references::RewriteTarget;
 use super::writer::LogError;
-use crate::incarnation::Identity;
 
 /// A failed effect, and what it was.
 #[derive(Debug)]

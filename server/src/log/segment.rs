@@ -2,9 +2,8 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use coppice_client::wire::{ClusterId, NodeId};
-
-use crate::incarnation::Identity;
-use crate::incarnation::claim::PAST_BOOT_IDS_MAX;
+use coppice_core::incarnation::Identity;
+use coppice_core::incarnation::claim::PAST_BOOT_IDS_MAX;
 
 /// Every write starts at a multiple of this: no sector that holds durable bytes is ever written again.
 pub const BOUNDARY_BYTES: u64 = 4_096;

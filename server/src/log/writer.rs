@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use coppice_core::incarnation::Identity;
+use coppice_core::incarnation::claim::IncarnationClaim;
 use coppice_core::replay::{Entry, Replay};
 use crossbeam::channel::{self, Receiver, SendTimeoutError, Sender, TrySendError};
 
@@ -20,8 +22,6 @@ use super::ids::{Lsn, PartitionId};
 use super::recovery::{Cut, Damage};
 use super::segment::StartNonces;
 use super::thread::{self, Shared, Submission, WriterThreads};
-use crate::incarnation::Identity;
-use crate::incarnation::claim::IncarnationClaim;
 
 /// How the log is kept. Defaults are those of operations.md 3.
 #[derive(Clone, Debug)]

@@ -11,11 +11,11 @@ use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::tls::names::Names;
 use coppice_client::wire::frame::HEADER_BYTES;
 use coppice_client::wire::{ClusterId, Frame, FrameDecoder, Kind, NodeId, Refusal};
+use coppice_core::incarnation::claim::IncarnationClaim;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::peer_frame;
-use crate::incarnation::claim::IncarnationClaim;
 
 /// Version of everything that nodes say to one another.
 pub const PEER_PROTOCOL: u16 = 13;

@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError, RwLock};
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::NodeId;
+use coppice_core::incarnation::Identity;
+use coppice_core::incarnation::claim::IncarnationClaim;
 
-use crate::incarnation::Identity;
-use crate::incarnation::claim::IncarnationClaim;
-use crate::incarnation::fence::Fence;
-use crate::incarnation::known::{KnownIncarnations, MeetError};
+use super::fence::SharedFence;
+use crate::datadir::known_incarnations::{KnownIncarnations, MeetError};
 use crate::net::handshake::{self, Objection, Presence};
 
 /// This process among the nodes.
@@ -21,7 +21,7 @@ pub struct OwnNode {
     /// What is remembered of each node that was met, to tell a copy of its directory (hazards.md PX12).
     pub incarnations: KnownIncarnations,
     /// Whether this process may speak for its replicas.
-    pub fence: Fence,
+    pub fence: SharedFence,
     /// Nodes that run on copies of their directories, as this one found out, and why.
     copies: Mutex<BTreeMap<NodeId, String>>,
 }
@@ -33,7 +33,7 @@ impl OwnNode {
             identity: RwLock::default(),
             claim: RwLock::default(),
             incarnations: KnownIncarnations::open(dir),
-            fence: Fence::default(),
+            fence: SharedFence::default(),
             copies: Mutex::default(),
         }
     }

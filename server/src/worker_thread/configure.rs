@@ -31,7 +31,7 @@ impl WorkerThread {
             tls: judging.tls().cloned(),
             judge: Box::new(move |them| judging.judge(them)),
             vetted: Box::new(move |said| match said {
-                Ok(()) => fence.own.fence.let_in(node),
+                Ok(()) => fence.own.fence.with(|fence| fence.let_in(node)),
                 Err(text) => fence.found_out(node, text),
             }),
         };

@@ -8,6 +8,7 @@ use coppice_client::wire::{
     ScanOptions, Shape as Reshaping, Ticket as WireTicket, UserChange,
 };
 use coppice_core::access::Users;
+use coppice_core::incarnation::claim::IncarnationClaim;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
 use coppice_core::machine::entry;
 use coppice_core::machine::partition::{BoundaryChange, BoundaryStep};
@@ -23,7 +24,6 @@ use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{
     Ballot, Batch, ChangeId, Commands, Configuration, HeartbeatRound, Instance, QueryId, ReplicaId, Ticket,
 };
-use coppice_server::incarnation::claim::IncarnationClaim;
 use coppice_server::net::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose};
 use coppice_server::net::peer_frame;
 use coppice_server::net::question::{Answer, Asker, Assignment, Identified, Question};
@@ -353,7 +353,7 @@ pub fn run_greetings(bytes: &[u8]) -> bool {
             _ = handshake::admit(&hello, None, &PartitionMap::default());
             _ = handshake::admit(&hello, Some(&own), &map);
             if let Some(from) = &hello.from {
-                let mut known = coppice_server::incarnation::claim::KnownIncarnation::default();
+                let mut known = coppice_core::incarnation::claim::KnownIncarnation::default();
                 known.told(1 << 40);
                 _ = known.judge(&from.claim);
             }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use coppice_client::wire::PartitionId;
+use coppice_core::incarnation::Identity;
 use coppice_core::replay::Entry;
-use coppice_server::datadir::Identity;
 use coppice_server::log::engine::Progress;
 use coppice_server::log::{Disk, Engine, FileEffect, FileName, Instance, LogError, Preparation};
 

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use coppice_client::wire::PartitionId;
+use coppice_core::incarnation::Identity;
 use coppice_core::replay::Entry;
-use coppice_server::datadir::{Identity, NodeId};
+use coppice_server::datadir::NodeId;
 use coppice_server::log::engine::{Found, create};
 use coppice_server::log::record::{BadRecord, entry_bytes};
 use coppice_server::log::recovery::BadPlace;

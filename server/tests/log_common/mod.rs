@@ -4,8 +4,9 @@
 pub mod model;
 pub mod sim_disk;
 
+use coppice_core::incarnation::Identity;
 use coppice_core::replay::{Entry, Replay};
-use coppice_server::datadir::{ClusterId, Identity, NodeId};
+use coppice_server::datadir::{ClusterId, NodeId};
 use coppice_server::log::engine::{Found, Progress, read_batches};
 use coppice_server::log::segment::StartNonces;
 use coppice_server::log::{Disk, Engine, Geometry, LogError};

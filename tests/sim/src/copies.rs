@@ -1,6 +1,6 @@
 //! Copies of data directories: a node is stopped and its disk copied, it goes on, is stopped, and the copy takes the
-//! place of its disk (hazards.md PX12). Who may speak is the server's own to say ([`Fence`], [`IncarnationTable`], the
-//! boot ids in the log's header). Links between nodes, which carry that, stand here for connections; they exist in runs
+//! place of its disk (hazards.md PX12). Who may speak is the core's to say ([`Fence`], [`IncarnationTable`]), by the
+//! boot ids in the log's header. Links between nodes, which carry that, stand here for connections; they exist in runs
 //! with such a fault only.
 //!
 //! The rule: a copy says nothing, from its start until it is found out. It holds where a node of its groups that met a
@@ -16,8 +16,8 @@
 use std::collections::BTreeSet;
 
 use coppice_client::wire::NodeId;
-use coppice_server::incarnation::fence::Fence;
-use coppice_server::incarnation::known::IncarnationTable;
+use coppice_core::incarnation::fence::Fence;
+use coppice_core::incarnation::table::IncarnationTable;
 use coppice_server::net::handshake::standing;
 
 use super::control::own;
@@ -65,7 +65,7 @@ impl World {
     /// A process is about to start what its disk holds.
     pub fn begin_greeting(&mut self, node: usize) {
         let incarnations = &mut self.nodes[node].incarnations;
-        incarnations.table = IncarnationTable::read(incarnations.file.as_deref());
+        (incarnations.table, _) = IncarnationTable::read(incarnations.file.as_deref());
         incarnations.fence = Fence::default();
         if self.faults.copies.drawn {
             self.nodes[node].incarnations.fence.begins();
@@ -81,7 +81,7 @@ impl World {
         if self.nodes[node].incarnations.is_copy && !self.is_known(node, &awaited) {
             return self.take_away(node, "nobody is there who could know");
         }
-        self.nodes[node].incarnations.fence.expects(awaited.into_iter());
+        self.nodes[node].incarnations.fence.expects(awaited);
         let boot = self.nodes[node].boot;
         let timeout = self.plan.settings.election_timeout.as_nanos() as Nanos;
         self.schedule(self.now + timeout, Event::FenceEnds { node, boot });
@@ -158,7 +158,7 @@ impl World {
         let incarnations = &mut self.nodes[by].incarnations;
         if let Some(newer) = incarnations.table.judge(own(node), &claim).map_err(|error| error.to_string())? {
             incarnations.file = Some(newer.file());
-            incarnations.table = newer;
+            incarnations.table.take(own(node), newer);
         }
         incarnations.met.insert((node, claim.boot_id));
         Ok(())

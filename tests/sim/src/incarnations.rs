@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use coppice_server::incarnation::fence::Fence;
-use coppice_server::incarnation::known::IncarnationTable;
+use coppice_core::incarnation::fence::Fence;
+use coppice_core::incarnation::table::IncarnationTable;
 
 /// What a node knows of the others' boot ids, and they of its own.
 #[derive(Default)]

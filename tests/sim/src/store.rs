@@ -9,11 +9,12 @@ use std::rc::Rc;
 
 use coppice_btree::Capacity;
 use coppice_client::wire::PartitionId;
+use coppice_core::incarnation::Identity;
+use coppice_core::incarnation::claim::IncarnationClaim;
 use coppice_core::replay::Replay;
 use coppice_core::snapshot::LoadedSnapshot;
 use coppice_ordering::Instance;
-use coppice_server::datadir::{ClusterId, Identity, NodeId};
-use coppice_server::incarnation::claim::IncarnationClaim;
+use coppice_server::datadir::{ClusterId, NodeId};
 use coppice_server::log::engine::{self, Found, Progress};
 use coppice_server::log::segment::StartNonces;
 use coppice_server::log::{Append, Disk, Engine, FileEffect, FileName, Geometry, LogError};

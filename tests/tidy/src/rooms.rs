@@ -85,6 +85,7 @@ const ORDERS: &[Order] = &[
         below: "server/core/src/",
         modules: &[
             "ids",
+            "incarnation",
             "access",
             "cost",
             "failure_detector",
@@ -131,7 +132,6 @@ const ORDERS: &[Order] = &[
             "durable",
             "certs",
             "admin_http",
-            "incarnation",
             "log",
             "datadir",
             "checkpoint",

@@ -88,7 +88,7 @@ struct ClusterView {
     /// None: this process belongs to no cluster yet.
     node: Option<NodeId>,
     cluster: ClusterId,
-    /// Its replicas may say something to others (`coppice_server::incarnation::fence`).
+    /// Its replicas may say something to others ([`crate::incarnation::fence`]).
     may_speak: bool,
     map: Arc<PartitionMap>,
     /// Who leads each group, as far as this node knows.

@@ -1,8 +1,8 @@
 use coppice_client::map::{Addresses, NodeInfo};
 use coppice_client::wire::MapVersion;
+use coppice_core::incarnation::claim::PAST_BOOT_IDS_MAX;
 
 use super::*;
-use crate::incarnation::claim::PAST_BOOT_IDS_MAX;
 
 const OURS: ClusterId = ClusterId(1);
 const THEIRS: ClusterId = ClusterId(2);

@@ -2,11 +2,11 @@
 //! node itself (hazards.md PX12).
 //!
 //! Every start claims what it is ([`claim`]); every node remembers the newest incarnation of each other node that it
-//! let in ([`known`]); a process that found replicas on its disk stays silent until the others let it in ([`fence`]).
+//! let in ([`table`]); a process that found replicas on its disk stays silent until the others let it in ([`fence`]).
 
 pub mod claim;
 pub mod fence;
-pub mod known;
+pub mod table;
 
 use coppice_client::wire::{ClusterId, NodeId};
 

@@ -1,4 +1,4 @@
-//! Whether this process may speak for the replicas that it found on its disk (hazards.md PX12). Pure.
+//! Whether this process may speak for the replicas that it found on its disk (hazards.md PX12).
 //!
 //! A node that runs on a copy of its directory has forgotten promises, and only others can know. One of them may not
 //! know better and let it in while another one, who does, is just being connected: with the first alone it could form a
@@ -9,21 +9,12 @@
 //! Once a node says that this is a copy, it is one for good: nothing is said until the process ends.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use coppice_client::wire::NodeId;
 
 /// What the others make of this process.
-#[derive(Debug)]
-pub struct Fence {
-    /// What `state` comes to, for every message: a load.
-    may_speak: AtomicBool,
-    state: Mutex<State>,
-}
-
 #[derive(Debug, Default)]
-struct State {
+pub struct Fence {
     /// Replicas were found, and it is not known yet whose word counts.
     begins: bool,
     /// Nodes whose word is awaited.
@@ -34,76 +25,46 @@ struct State {
     copy: Option<String>,
 }
 
-impl Default for Fence {
-    fn default() -> Fence {
-        Fence { may_speak: AtomicBool::new(true), state: Mutex::default() }
-    }
-}
-
 impl Fence {
     /// Replicas are about to start as a disk holds them: nothing is said for them until [`Fence::expects`].
-    pub fn begins(&self) {
-        self.change(|state| state.begins = true);
+    pub fn begins(&mut self) {
+        self.begins = true;
     }
 
     /// The word of these nodes is awaited.
-    pub fn expects(&self, nodes: impl Iterator<Item = NodeId>) {
-        self.change(|state| {
-            state.begins = false;
-            state.awaited = nodes.filter(|node| !state.let_in.contains(node)).collect();
-        });
+    pub fn expects(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
+        self.begins = false;
+        self.awaited = nodes.into_iter().filter(|node| !self.let_in.contains(node)).collect();
     }
 
     /// A node has let this process in.
-    pub fn let_in(&self, node: NodeId) {
-        if self.state().let_in.contains(&node) {
-            return;
-        }
-        self.change(|state| {
-            state.let_in.insert(node);
-            state.awaited.remove(&node);
-        });
+    pub fn let_in(&mut self, node: NodeId) {
+        self.let_in.insert(node);
+        self.awaited.remove(&node);
     }
 
     /// An election timeout has passed: whoever has not been reached is awaited no longer. Names them.
-    pub fn ends(&self) -> BTreeSet<NodeId> {
-        let mut missing = BTreeSet::new();
-        self.change(|state| {
-            state.begins = false;
-            missing = std::mem::take(&mut state.awaited);
-        });
-        missing
+    pub fn ends(&mut self) -> BTreeSet<NodeId> {
+        self.begins = false;
+        std::mem::take(&mut self.awaited)
     }
 
     /// A node says that this process runs on a copy of its directory. Whether that is new.
-    pub fn is_copy(&self, text: &str) -> bool {
-        let mut new = false;
-        self.change(|state| {
-            new = state.copy.is_none();
-            state.copy.get_or_insert_with(|| text.to_owned());
-        });
+    pub fn is_copy(&mut self, text: &str) -> bool {
+        let new = self.copy.is_none();
+        self.copy.get_or_insert_with(|| text.to_owned());
         new
     }
 
     /// Why this process is a copy, if it is one.
-    pub fn copy(&self) -> Option<String> {
-        self.state().copy.clone()
+    pub fn copy(&self) -> Option<&str> {
+        self.copy.as_deref()
     }
 
     /// Whether anything may be said for the replicas here.
     pub fn may_speak(&self) -> bool {
-        self.may_speak.load(Ordering::Acquire)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.state();
-        change(&mut state);
-        let waits = (state.begins || !state.awaited.is_empty()) && !mutant!(speaks_unvetted);
-        self.may_speak.store(!waits && state.copy.is_none(), Ordering::Release);
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let waits = (self.begins || !self.awaited.is_empty()) && !mutant!(speaks_unvetted);
+        !waits && self.copy.is_none()
     }
 }
 
@@ -116,12 +77,12 @@ mod tests {
 
     #[test]
     fn px12_nothing_is_said_before_every_other_node_has_let_the_process_in() {
-        let fence = Fence::default();
+        let mut fence = Fence::default();
         assert!(fence.may_speak(), "a node without replicas");
         fence.begins();
         fence.let_in(A);
         assert!(!fence.may_speak(), "it is not known yet who else there is");
-        fence.expects([A, B].into_iter());
+        fence.expects([A, B]);
         assert!(!fence.may_speak(), "one of them may know better");
         fence.let_in(B);
         assert!(fence.may_speak());
@@ -129,9 +90,9 @@ mod tests {
 
     #[test]
     fn a_node_that_cannot_be_reached_is_not_waited_for_for_ever() {
-        let fence = Fence::default();
+        let mut fence = Fence::default();
         fence.begins();
-        fence.expects([A, B].into_iter());
+        fence.expects([A, B]);
         fence.let_in(B);
         assert_eq!(fence.ends(), BTreeSet::from([A]));
         assert!(fence.may_speak());
@@ -139,12 +100,12 @@ mod tests {
 
     #[test]
     fn a_copy_says_nothing_any_more() {
-        let fence = Fence::default();
+        let mut fence = Fence::default();
         assert!(fence.is_copy("first") && !fence.is_copy("second"));
         fence.ends();
         fence.let_in(A);
         assert!(!fence.may_speak());
-        assert_eq!(fence.copy().as_deref(), Some("first"));
+        assert_eq!(fence.copy(), Some("first"));
     }
 
     #[cfg(feature = "mutants")]

@@ -1,4 +1,4 @@
-//! What a start of a node claims to be, and how the others judge it. Pure.
+//! What a start of a node claims to be, and how the others judge it.
 //!
 //! A copy is a node that forgot what it promised. It cannot know that it is one, so the others tell. Every start of a
 //! node draws a random *boot id*, and writes it into the log together with the boot ids of the starts before it, before
