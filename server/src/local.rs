@@ -205,7 +205,9 @@ pub fn admin(address: SocketAddr, request: AdminRequest, timeout: Duration) -> i
         while let Some(frame) = decoder.next_frame().map_err(io::Error::other)? {
             match Kind::from_u8(frame.kind) {
                 Some(Kind::AdminReply) => return decode_control(&frame.body, "admin reply").map_err(io::Error::other),
-                Some(Kind::Refused) => return Err(io::Error::other(crate::net::question::refusal_text(&frame.body))),
+                Some(Kind::Refused) => {
+                    return Err(io::Error::other(coppice_core::handshake::refusal_text(&frame.body)));
+                }
                 _ => {}
             }
         }

@@ -6,7 +6,7 @@ use coppice_client::wire::{AdminReply, AdminRequest, Status, StatusGet};
 use coppice_core::worker::Report;
 use tokio::sync::oneshot;
 
-use crate::net::question::{Answer, Asker, Question};
+use coppice_core::question::{Answer, Asker, Question};
 
 /// A message to the control thread.
 pub enum ToControl {

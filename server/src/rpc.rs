@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use coppice_client::channel::Channel;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
+use coppice_core::handshake::{PeerHello, Purpose, WelcomeError, refusal_text};
+use coppice_core::question::{Answer, Question};
+use coppice_core::wire::peer_frame;
 use tokio::net::TcpStream;
 
-use crate::net::handshake::{self, HandshakeError, PeerHello, Purpose};
-use crate::net::peer_frame;
-use crate::net::question::{Answer, Question, refusal_text};
+use crate::net::handshake::{self, HandshakeError};
 use crate::shared::Shared;
 
 /// Why there is no answer.
@@ -89,8 +90,10 @@ async fn ask_as(
         match handshake::dial(&mut stream, hello, |them| shared.judge(them)).await {
             Ok(_) => {}
             Err(HandshakeError::Io(error)) => return Err(broken(error)),
-            Err(HandshakeError::Refused(text) | HandshakeError::Copy(text)) => return Err(refused(text)),
-            Err(error @ HandshakeError::Unwanted(_)) => return Err(refused(error.to_string())),
+            Err(HandshakeError::Welcome(WelcomeError::Refused(text) | WelcomeError::Copy(text))) => {
+                return Err(refused(text));
+            }
+            Err(HandshakeError::Welcome(error @ WelcomeError::Unwanted(_))) => return Err(refused(error.to_string())),
         }
         let body = postcard::to_stdvec(question).expect("questions are plain data");
         stream.write_all(&peer_frame::frame(peer_frame::CONTROL, &body)).await.map_err(broken)?;

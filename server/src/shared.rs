@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use coppice_client::tls::Tls;
 use coppice_client::wire::NodeId;
+use coppice_core::handshake::{Objection, PEER_PROTOCOL, PeerHello, Presence, Purpose};
 
 pub use self::cluster_view::ClusterView;
 pub use self::own::OwnNode;
@@ -22,7 +23,6 @@ use crate::logging::Logging;
 use crate::messages::{TellControl, ToControl};
 use crate::metrics;
 use crate::net::clients::ClientConnections;
-use crate::net::handshake::{Objection, PEER_PROTOCOL, PeerHello, Presence, Purpose};
 use crate::net::peer_slots::PeerSlots;
 
 /// What the log says of a node that has forgotten promises.

@@ -25,12 +25,12 @@ use coppice_core::machine::partition::{BATCH_ANSWER_BYTES_MAX, Partition};
 use coppice_core::multicast::{MulticastBody, MulticastMessage, message};
 use coppice_core::wire::codec::Body;
 use coppice_core::wire::peer::{self, BATCH_BYTES_MAX, Envelope};
+use coppice_core::wire::peer_frame;
 use coppice_ordering::message::{AcceptedBatch, Message, Phase1b, Phase2a, Preempted};
 use coppice_ordering::{Ballot, Batch, Commands, Configuration, Instance, ReplicaId, Ticket, WINDOW_BYTES_MAX};
 use coppice_server::local::LocalOptions;
 use coppice_server::log::record::RECORD_BYTES_MAX;
 use coppice_server::net::outbox::Outbox;
-use coppice_server::net::peer_frame;
 use tokio::task::JoinSet;
 
 /// An answer is full when it has [`REPLY_BYTES_MAX`], and then may have got one value more.
@@ -125,7 +125,7 @@ fn a_full_window_is_told_to_a_candidate() {
     let envelope = Envelope { group: 1, to: ReplicaId(2), from: ReplicaId(3), message: message.into() };
     let (mut body, mut outbox) = (Body::default(), Outbox::default());
     peer::encode(&mut body, &envelope);
-    peer_frame::put(&mut outbox, peer_frame::MESSAGES, &mut body);
+    outbox.push_frame(peer_frame::MESSAGES, &mut body);
     let mut decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
     outbox.take().iter().for_each(|piece| decoder.feed(piece));
     assert_eq!(decoder.next_frame().map(|frame| frame.is_some()), Ok(true));

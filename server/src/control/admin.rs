@@ -6,6 +6,7 @@ use std::time::Duration;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet, NodeId, PartitionId};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
+use coppice_core::question::{Answer, Asker, Question};
 use coppice_core::request::{Refusal, Reply, Request};
 use coppice_core::settings::ClusterSettings;
 use coppice_core::worker::Input;
@@ -13,7 +14,6 @@ use coppice_core::{bounds, controller};
 use tokio::sync::oneshot;
 
 use super::{Control, Handle, bootstrap};
-use crate::net::question::{Answer, Asker, Question};
 use crate::rpc::ask;
 use crate::shared::Shared;
 
@@ -203,7 +203,7 @@ impl Control {
     /// A node without the directory, or whose replica of it knows no leader, asks the others for a newer map: one that
     /// its own map names, or, if that one gives none, whichever node of the cluster serves at a seed. All others may
     /// have been replaced while this node was away. Then nobody whom it knows can say so, and whom it does not know it
-    /// must not believe ([`crate::net::question::Asker::may_ask`]). It gets home by seeds that live, which its operator
+    /// must not believe ([`Asker::may_ask`]). It gets home by seeds that live, which its operator
     /// names, or is replaced itself.
     pub(super) fn ask_for_the_map(&self) {
         let Some(identity) = self.shared.own.identity() else { return };

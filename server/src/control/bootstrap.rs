@@ -11,10 +11,10 @@ use coppice_core::bootstrap::{check, first_map, is_in_the_way};
 use coppice_core::controller;
 use coppice_core::incarnation::Identity;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
+use coppice_core::question::{Answer, Assignment, Identified, Question};
 use coppice_core::settings::ClusterSettings;
 
 use super::{Control, Handle};
-use crate::net::question::{Answer, Assignment, Identified, Question};
 use crate::rpc::ask_anybody;
 
 /// How long one node may take to become a member.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use coppice_client::wire::AdminReply;
 use coppice_core::controller::{Effect, Input};
 use coppice_core::machine::directory::DirectoryReply;
+use coppice_core::question::Question;
 use coppice_core::{replica, worker};
 
 use super::Control;
 use super::admin::decide_here;
 use super::topology::{ASK_TIMEOUT, begun, configure, enlist};
-use crate::net::question::Question;
 use crate::rpc::ask;
 use crate::start_error::StorageError;
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, NodeId, PartitionId, TRANSFER_DEADLINE_MAX};
 use coppice_core::controller::{Input, Reached, TransferId, TransferOutcome, may_lead};
+use coppice_core::question::{Answer, Question};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::admin::DIRECTORY_TIMEOUT;
 use super::{Control, Handle};
-use crate::net::question::{Answer, Question};
 use crate::rpc::{AskError, ask};
 use crate::shared::Shared;
 

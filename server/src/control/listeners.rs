@@ -10,6 +10,11 @@ use std::time::Duration;
 use bytes::BytesMut;
 use coppice_client::channel::{Channel, HandshakeError};
 use coppice_client::wire::{Frame, FrameDecoder, Kind};
+use coppice_core::handshake::{
+    self, HELLO_BYTES_MAX, Objection, PEER_PROTOCOL, PeerWelcome, Presence, Purpose, refusal_text,
+};
+use coppice_core::question::{Answer, Asker, Question};
+use coppice_core::wire::peer_frame;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::AbortHandle;
@@ -18,9 +23,7 @@ use super::Handle;
 use crate::mailbox::Priority;
 use crate::messages::ToControl;
 use crate::metrics::Queue;
-use crate::net::handshake::{self, HELLO_BYTES_MAX, Objection, PEER_PROTOCOL, PeerWelcome, Presence, Purpose};
-use crate::net::peer_frame;
-use crate::net::question::{Answer, Asker, Question, refusal_text};
+use crate::net::handshake::read_frame;
 use crate::net::ungreeted::Ungreeted;
 use crate::shared::Shared;
 use crate::worker_thread::ToWorker;
@@ -215,7 +218,7 @@ pub(super) struct ProvenPeer {
 async fn greet(shared: &Shared, stream: TcpStream) -> Option<ProvenPeer> {
     let mut stream = secure_node(shared, stream).await?;
     let mut decoder = FrameDecoder::new(HELLO_BYTES_MAX);
-    let frame = match handshake::read_frame(&mut stream, &mut decoder).await {
+    let frame = match read_frame(&mut stream, &mut decoder).await {
         Ok(frame) => frame,
         Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
             refuse(stream, &format!("this is the port of other nodes: {error}")).await;
@@ -225,13 +228,8 @@ async fn greet(shared: &Shared, stream: TcpStream) -> Option<ProvenPeer> {
     };
     let own = shared.own.presence();
     let judged = handshake::read_hello(&frame).map_err(Objection::from).and_then(|hello| {
-        let judged = handshake::certified(&hello, stream.names());
-        let judged = judged.and_then(|()| handshake::admit(&hello, own.as_ref(), &shared.cluster.map()));
-        let judged = judged.map_err(Objection::from);
-        let judged = judged.and_then(|()| match &hello.from {
-            Some(them) if hello.purpose != Purpose::Forming => shared.judge(them),
-            _ => Ok(()),
-        });
+        let map = shared.cluster.map();
+        let judged = handshake::judge_hello(&hello, stream.names(), own.as_ref(), &map, |them| shared.judge(them));
         if let (Err(objection), Some(them)) = (&judged, &hello.from) {
             // Said on both sides: each operator looks at the own log first.
             tracing::warn!(node = %them.node, reason = objection.text(), "a node is refused");
@@ -280,7 +278,7 @@ pub(super) async fn first_frame(
 ) -> Option<Frame> {
     let mut decoder = FrameDecoder::new(bytes_max);
     decoder.feed(&std::mem::take(&mut peer.received));
-    let reading = handshake::read_frame(&mut peer.stream, &mut decoder);
+    let reading = read_frame(&mut peer.stream, &mut decoder);
     let frame = tokio::time::timeout(shared.config.handshake_timeout, reading).await.ok()?.ok()?;
     if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
         let node = peer.from.map(|them| them.node).unwrap_or_default();

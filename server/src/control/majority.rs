@@ -7,12 +7,12 @@ use std::time::Duration;
 use coppice_client::map::{Entry, PartitionMap, Role};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, NodeId};
+use coppice_core::question::{Answer, Question};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::coalesced;
 use super::{Control, Handle};
-use crate::net::question::{Answer, Question};
 use crate::rpc::ask;
 use crate::shared::Shared;
 

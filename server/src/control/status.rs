@@ -11,6 +11,7 @@ use coppice_client::wire::{
     AdminReply, MapVersion, NodeId, NodeStatus, PartitionId, PartitionStatus, ReplicaStatus, Status, StatusGet,
 };
 use coppice_core::digests::Digests;
+use coppice_core::question::{Answer, Question};
 use coppice_core::status::{Capacity, LocalReplica, LocalStatus};
 use coppice_core::worker::GroupStatus;
 use tokio::sync::oneshot;
@@ -19,7 +20,6 @@ use super::Control;
 use super::coalesced;
 use super::rates::{Rate, Sample};
 use crate::log::FlushReport;
-use crate::net::question::{Answer, Question};
 use crate::rpc::ask;
 use crate::shared::Shared;
 use crate::worker_thread::{self, Flushes, WorkerThread};

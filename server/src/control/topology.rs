@@ -9,6 +9,7 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 use coppice_core::controller::Input;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState};
+use coppice_core::question::{Answer, Assignment, Identified, Question};
 use coppice_core::replica;
 use coppice_core::reshape::{self, Applicant, Enlistment, View};
 use coppice_core::status::LocalStatus;
@@ -18,7 +19,6 @@ use tokio::sync::oneshot;
 use super::admin::decide_here;
 use super::effects::address_in;
 use super::{Control, Handle};
-use crate::net::question::{Answer, Assignment, Identified, Question};
 use crate::rpc::{AskError, ask, ask_anybody};
 
 /// How long another node may take to say how it is.

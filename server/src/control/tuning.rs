@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use coppice_client::map::NodeState;
 use coppice_client::wire::{AdminReply, AdminRequest, TuningReport};
+use coppice_core::question::{Answer, Question};
 use tokio::sync::oneshot;
 
 use super::{Control, coalesced};
-use crate::net::question::{Answer, Question};
 use crate::rpc::ask;
 
 /// How long another node may take to answer; dead and paused ones are known by then.

@@ -10,10 +10,10 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, UserChange, UserChangeReply};
 use coppice_core::access::{UserError, Users};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
+use coppice_core::question::{Answer, Question};
 use tokio::sync::oneshot;
 
 use super::{Handle, bootstrap};
-use crate::net::question::{Answer, Question};
 use crate::rpc::ask;
 
 /// How long the leader of the directory may take to say what was decided, and then each node to follow.

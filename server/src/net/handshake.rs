@@ -1,221 +1,14 @@
-//! What opens every connection at the peer port, whatever it is for: the dialer says who it is and whom it means, the
-//! acceptor checks that and says who it is, the dialer checks the answer. Nothing else is sent or believed before.
-//!
-//! A mismatch is a refusal with a sentence, which both ends log: the one that refuses sends it. The checks are pure;
-//! [`dial`] and [`dial_blocking`] carry the two frames, [`crate::control`] accepts.
+//! Carries the frames that open a connection at the peer port ([`coppice_core::handshake`]). [`dial`] and
+//! [`dial_blocking`] say the first, [`crate::control`] answers.
 
 use std::io;
 
-use bytes::BytesMut;
-use coppice_client::map::{NodeState, PartitionMap};
-use coppice_client::tls::names::Names;
-use coppice_client::wire::frame::HEADER_BYTES;
-use coppice_client::wire::{ClusterId, Frame, FrameDecoder, Kind, NodeId, Refusal};
-use coppice_core::incarnation::claim::IncarnationClaim;
-use serde::{Deserialize, Serialize};
+use coppice_client::wire::{Frame, FrameDecoder};
+use coppice_core::handshake::{
+    HELLO_BYTES_MAX, Objection, PeerHello, Presence, WelcomeError, frame_of, judge_answer, refusal,
+};
+use coppice_core::wire::peer_frame;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-
-use super::peer_frame;
-
-/// Version of everything that nodes say to one another.
-pub const PEER_PROTOCOL: u16 = 13;
-
-/// Longest frame before both ends have said who they are, with its header.
-pub const HELLO_BYTES_MAX: usize = HEADER_BYTES + 3_072;
-
-/// Longest answer that a dialer reads, with its header: a greeting, or a refusal.
-const ANSWER_BYTES_MAX: usize = HELLO_BYTES_MAX;
-
-/// What a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Purpose {
-    /// Messages of groups, one way ([`super::link`]).
-    Messages,
-    /// One question and its answer ([`crate::rpc`]).
-    Question,
-    /// One snapshot of a group.
-    Snapshot,
-    /// A question of forming a cluster or of adding a node: either end may belong to no cluster yet, or to another one.
-    Forming,
-}
-
-/// Which process a node is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Presence {
-    pub cluster: ClusterId,
-    pub node: NodeId,
-    /// What it says of its log.
-    pub claim: IncarnationClaim,
-}
-
-/// What one end of a connection has against the other one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Objection {
-    /// It runs on a copy of its directory, in words: it must not vote.
-    Copy(String),
-    /// It is not let in now.
-    Other(String),
-}
-
-impl Objection {
-    /// In words.
-    pub fn text(&self) -> &str {
-        match self {
-            Objection::Copy(text) | Objection::Other(text) => text,
-        }
-    }
-
-    /// As the frame that tells the dialer.
-    pub fn frame(&self) -> BytesMut {
-        match self {
-            Objection::Copy(text) => peer_frame::frame(peer_frame::COPY, text.as_bytes()),
-            Objection::Other(text) => refusal(text),
-        }
-    }
-}
-
-impl From<String> for Objection {
-    fn from(text: String) -> Objection {
-        Objection::Other(text)
-    }
-}
-
-/// The first frame of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerHello {
-    /// See [`PEER_PROTOCOL`].
-    pub protocol: u16,
-    pub purpose: Purpose,
-    /// The dialer; none: it belongs to no cluster yet.
-    pub from: Option<Presence>,
-    /// The node that is meant; none: any of the cluster, or whoever it is if the purpose is to form one.
-    pub to: Option<NodeId>,
-}
-
-/// The answer to it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerWelcome {
-    /// See [`PEER_PROTOCOL`].
-    pub protocol: u16,
-    /// The acceptor; none: it belongs to no cluster yet.
-    pub from: Option<Presence>,
-}
-
-/// A greeting as a frame.
-pub fn frame_of<T: Serialize>(kind: u8, greeting: &T) -> BytesMut {
-    peer_frame::frame(kind, &postcard::to_stdvec(greeting).expect("a greeting is plain data"))
-}
-
-/// Reads a greeting. The version comes first: of another one nothing else is read.
-fn read<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, String> {
-    let (protocol, _) = postcard::take_from_bytes::<u16>(body).map_err(|_| UNREADABLE.to_owned())?;
-    if protocol != PEER_PROTOCOL {
-        return Err(format!("peer protocol {protocol} is not {PEER_PROTOCOL}: run the same version on all nodes"));
-    }
-    match postcard::take_from_bytes(body) {
-        Ok((greeting, [])) => Ok(greeting),
-        _ => Err(UNREADABLE.to_owned()),
-    }
-}
-
-const UNREADABLE: &str = "the greeting cannot be read";
-
-/// Reads the first frame of a connection.
-///
-/// # Errors
-/// In words, for the dialer.
-pub fn read_hello(frame: &Frame) -> Result<PeerHello, String> {
-    match frame.kind {
-        peer_frame::HELLO => read(&frame.body),
-        kind => Err(format!("a frame of kind {kind} does not open a connection between nodes")),
-    }
-}
-
-/// Whether the acceptor, which is `own`, may serve the dialer that says `hello`.
-///
-/// # Errors
-/// In words, for both.
-pub fn admit(hello: &PeerHello, own: Option<&Presence>, map: &PartitionMap) -> Result<(), String> {
-    if hello.purpose == Purpose::Forming {
-        return Ok(());
-    }
-    let Some(own) = own else { return Err("this node belongs to no cluster yet".into()) };
-    let Some(from) = &hello.from else { return Err("you belong to no cluster, this node does".into()) };
-    if from.cluster != own.cluster {
-        return Err(format!("you belong to cluster {}, this node to cluster {}", from.cluster, own.cluster));
-    }
-    if let Some(to) = hello.to.filter(|&to| to != own.node) {
-        return Err(format!("you mean {to}, this is {}", own.node));
-    }
-    if from.node == own.node {
-        return Err(format!("you say that you are {}, and so is this node", own.node));
-    }
-    // Whoever is not in the map, or no more, may still ask for it.
-    if hello.purpose != Purpose::Question {
-        standing(from.node, map)?;
-    }
-    Ok(())
-}
-
-/// Whether the dialer's certificate is that of the node that it says it is; none: connections are in the clear, and
-/// whoever reaches the port is believed. A process that belongs to no cluster yet shows a node's certificate too.
-///
-/// # Errors
-/// In words, for both.
-pub fn certified(hello: &PeerHello, names: Option<&Names>) -> Result<(), String> {
-    let Some(names) = names else { return Ok(()) };
-    match &hello.from {
-        _ if mutant!(certificate_not_compared) => Ok(()),
-        Some(from) if names.is_node(from.node) => Ok(()),
-        Some(from) => Err(format!("your certificate is for {names}, and you say that you are {}", from.node)),
-        None if !names.nodes().is_empty() => Ok(()),
-        None => Err(format!("your certificate is for {names}, not for a node")),
-    }
-}
-
-/// Whether `node` is one of the cluster's. Before the first map any is that says so: the nodes that form it.
-///
-/// # Errors
-/// In words, for the node.
-pub fn standing(node: NodeId, map: &PartitionMap) -> Result<(), String> {
-    if map.version.0 == 0 {
-        return Ok(());
-    }
-    match map.node(node).map(|info| info.state) {
-        None => Err(format!("{node} is not in the map of version {} that this node knows", map.version.0)),
-        Some(NodeState::Removed) => Err(format!("{node} was removed from the cluster: stop it")),
-        Some(_) => Ok(()),
-    }
-}
-
-/// Reads the acceptor's answer and checks that it is who was meant.
-///
-/// # Errors
-/// The acceptor refused, or is somebody else.
-pub fn read_welcome(hello: &PeerHello, frame: &Frame) -> Result<Option<Presence>, HandshakeError> {
-    if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
-        return Err(HandshakeError::Refused(super::question::refusal_text(&frame.body)));
-    }
-    if frame.kind == peer_frame::COPY {
-        return Err(HandshakeError::Copy(String::from_utf8_lossy(&frame.body).into_owned()));
-    }
-    let own = HandshakeError::Unwanted;
-    if frame.kind != peer_frame::WELCOME {
-        return Err(own(format!("a frame of kind {} is no answer to a greeting", frame.kind)));
-    }
-    let welcome: PeerWelcome = read(&frame.body).map_err(own)?;
-    if hello.purpose == Purpose::Forming || mutant!(answerer_not_checked) {
-        return Ok(welcome.from);
-    }
-    let Some(them) = welcome.from else { return Err(own("it belongs to no cluster yet".into())) };
-    if let Some(us) = hello.from.filter(|us| us.cluster != them.cluster) {
-        return Err(own(format!("it belongs to cluster {}, this node to cluster {}", them.cluster, us.cluster)));
-    }
-    if let Some(to) = hello.to.filter(|&to| to != them.node) {
-        return Err(own(format!("{to} is meant, it is {}", them.node)));
-    }
-    Ok(Some(them))
-}
 
 /// Why a connection did not open.
 #[derive(Debug, thiserror::Error)]
@@ -223,50 +16,18 @@ pub enum HandshakeError {
     /// There is no connection, or it ended.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The acceptor refused.
-    #[error("it refuses this node: {0}")]
-    Refused(String),
-    /// The acceptor says that this node runs on a copy of its directory.
-    #[error("it refuses this node: {0}")]
-    Copy(String),
-    /// The acceptor is not who was meant, or not what it was.
-    #[error("this node refuses it: {0}")]
-    Unwanted(String),
+    /// One of its ends refuses the other.
+    #[error(transparent)]
+    Welcome(#[from] WelcomeError),
 }
 
 impl From<HandshakeError> for io::Error {
     fn from(error: HandshakeError) -> io::Error {
         match error {
             HandshakeError::Io(error) => error,
-            refused => io::Error::new(io::ErrorKind::PermissionDenied, refused),
+            HandshakeError::Welcome(refused) => io::Error::new(io::ErrorKind::PermissionDenied, refused),
         }
     }
-}
-
-/// Judges an answer: who gave it is who was meant, nothing came behind it, and `judge` has nothing against it.
-fn judge_answer(
-    hello: &PeerHello,
-    frame: &Frame,
-    behind: &FrameDecoder,
-    judge: impl FnOnce(&Presence) -> Result<(), Objection>,
-) -> Result<Option<Presence>, HandshakeError> {
-    let them = read_welcome(hello, frame)?;
-    if behind.held_bytes() > 0 {
-        return Err(HandshakeError::Unwanted("it says more than it was asked".into()));
-    }
-    if hello.purpose != Purpose::Forming
-        && let Some(them) = &them
-    {
-        judge(them).map_err(|objection| HandshakeError::Unwanted(objection.text().to_owned()))?;
-    }
-    Ok(them)
-}
-
-/// A refusal as a frame.
-pub fn refusal(text: &str) -> BytesMut {
-    let mut out = BytesMut::new();
-    Refusal::Denied { text: text.to_owned() }.encode(&mut out, 0);
-    out
 }
 
 /// Opens a connection that stands: says `hello`, hears who answers. Nothing was received behind that.
@@ -280,15 +41,15 @@ pub async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<Option<Presence>, HandshakeError> {
     stream.write_all(&frame_of(peer_frame::HELLO, hello)).await?;
     stream.flush().await?;
-    let mut decoder = FrameDecoder::new(ANSWER_BYTES_MAX);
+    let mut decoder = FrameDecoder::new(HELLO_BYTES_MAX);
     let frame = read_frame(stream, &mut decoder).await?;
     let judged = judge_answer(hello, &frame, &decoder, judge);
-    if let Err(HandshakeError::Unwanted(text)) = &judged {
+    if let Err(WelcomeError::Unwanted(text)) = &judged {
         // It may be gone: then it has nobody to tell.
         _ = stream.write_all(&refusal(text)).await;
         _ = stream.shutdown().await;
     }
-    judged
+    Ok(judged?)
 }
 
 /// The same on a blocking connection.
@@ -301,8 +62,8 @@ pub fn dial_blocking<S: io::Read + io::Write>(
     judge: impl FnOnce(&Presence) -> Result<(), Objection>,
 ) -> Result<Option<Presence>, HandshakeError> {
     stream.write_all(&frame_of(peer_frame::HELLO, hello))?;
-    let mut decoder = FrameDecoder::new(ANSWER_BYTES_MAX);
-    let mut buffer = [0; ANSWER_BYTES_MAX];
+    let mut decoder = FrameDecoder::new(HELLO_BYTES_MAX);
+    let mut buffer = [0; HELLO_BYTES_MAX];
     let frame = loop {
         if let Some(frame) = decoder.next_frame().map_err(invalid)? {
             break frame;
@@ -313,10 +74,10 @@ pub fn dial_blocking<S: io::Read + io::Write>(
         }
     };
     let judged = judge_answer(hello, &frame, &decoder, judge);
-    if let Err(HandshakeError::Unwanted(text)) = &judged {
+    if let Err(WelcomeError::Unwanted(text)) = &judged {
         _ = stream.write_all(&refusal(text));
     }
-    judged
+    Ok(judged?)
 }
 
 /// Reads one frame; what came behind it stays in `decoder`.
@@ -337,6 +98,3 @@ pub async fn read_frame<S: AsyncRead + Unpin>(stream: &mut S, decoder: &mut Fram
 fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
-
-#[cfg(test)]
-mod tests;

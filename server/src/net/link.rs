@@ -13,18 +13,19 @@ use std::time::{Duration, Instant as Clock};
 use coppice_client::channel::Channel;
 use coppice_client::tls::Tls;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
+use coppice_core::handshake::{Objection, PeerHello, Presence, WelcomeError, refusal_text};
 use coppice_core::multicast::message::{self, MulticastMessage};
 use coppice_core::wire::codec::Body;
 use coppice_core::wire::peer::{self, Envelope};
+use coppice_core::wire::peer_frame;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::dial::{WAITS, reach, redial};
 use super::fault::Fault;
-use super::handshake::{self, HandshakeError, Objection, PeerHello, Presence};
+use super::handshake::{self, HandshakeError};
 use super::outbox::Outbox;
-use super::peer_frame;
 use super::silence::Silence;
 use crate::config::Address;
 
@@ -367,7 +368,7 @@ impl Link {
                     (state.doubted, state.silent) = (false, false);
                 }
                 Ok(Some(frame)) if Kind::from_u8(frame.kind) == Some(Kind::Refused) => {
-                    let text = super::question::refusal_text(&frame.body);
+                    let text = refusal_text(&frame.body);
                     tracing::warn!(node = %self.node, reason = %text, "another node refuses this one");
                     return Heard::Refusal;
                 }
@@ -412,10 +413,10 @@ impl State {
         let holds = self.fault.holds();
         let outbox = if holds { &mut held } else { &mut self.outbox };
         if !self.body.is_empty() {
-            peer_frame::put(outbox, peer_frame::MESSAGES, &mut self.body);
+            outbox.push_frame(peer_frame::MESSAGES, &mut self.body);
         }
         if !self.multicast.is_empty() {
-            peer_frame::put(outbox, peer_frame::MULTICAST, &mut self.multicast);
+            outbox.push_frame(peer_frame::MULTICAST, &mut self.multicast);
         }
         if holds {
             self.fault.hold(held);
@@ -481,7 +482,7 @@ async fn greet(stream: TcpStream, opening: &Opening) -> io::Result<Opened> {
         // What a certificate proves, or fails to prove, does not change by asking again at once.
         Err(HandshakeError::Io(error)) if error.kind() != io::ErrorKind::Other => Err(error),
         Err(error) => {
-            if let HandshakeError::Copy(text) = &error {
+            if let HandshakeError::Welcome(WelcomeError::Copy(text)) = &error {
                 (opening.vetted)(Err(text));
             }
             Ok(Opened::Refused(error.to_string()))

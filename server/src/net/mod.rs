@@ -1,4 +1,4 @@
-//! What goes over sockets, whoever owns them: links to other nodes, handshakes, questions, what waits to be written.
+//! What goes over sockets, whoever owns them: links to other nodes, handshakes, what waits to be written.
 
 pub mod clients;
 pub mod dial;
@@ -7,10 +7,8 @@ pub mod fault;
 pub mod handshake;
 pub mod link;
 pub mod outbox;
-pub mod peer_frame;
 pub mod peer_slots;
 pub mod progress;
-pub mod question;
 pub mod silence;
 pub mod streams;
 pub mod ungreeted;

@@ -1,8 +1,7 @@
 //! Bytes on their way into one socket: queued by a worker thread, written without blocking, as many as the socket
 //! takes.
 //!
-//! Small pieces are gathered into one buffer, large ones (batches, chunks) are kept as they are and never copied. It
-//! does not know frames.
+//! Small pieces are gathered into one buffer, large ones (batches, chunks) are kept as they are and never copied.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,6 +10,8 @@ use std::io::{self, IoSlice};
 use bytes::{Buf, Bytes, BytesMut};
 use coppice_client::channel::Channel;
 use coppice_client::wire::PART_BYTES;
+use coppice_core::wire::codec::Body;
+use coppice_core::wire::peer_frame;
 
 /// Pieces of at least this many bytes are queued as they are; below it, copying costs less than another slice.
 const KEEP_BYTES_MIN: usize = 2_048;
@@ -82,6 +83,15 @@ impl Outbox {
             self.seal_tail();
             self.pieces.push_back(piece);
         }
+    }
+
+    /// Queues a frame between nodes, of `kind`, around everything in `body`.
+    pub fn push_frame(&mut self, kind: u8, body: &mut Body) {
+        let length = body.len();
+        let pieces = body.take_pieces();
+        let header = peer_frame::header(kind, length, &pieces);
+        self.append(|tail| tail.extend_from_slice(&header));
+        pieces.into_iter().for_each(|piece| self.push(piece));
     }
 
     /// Takes everything out, in order.

@@ -6,12 +6,12 @@ use std::sync::{Mutex, PoisonError, RwLock};
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::NodeId;
+use coppice_core::handshake::{self, Objection, Presence};
 use coppice_core::incarnation::Identity;
 use coppice_core::incarnation::claim::IncarnationClaim;
 
 use super::fence::SharedFence;
 use crate::datadir::known_incarnations::{KnownIncarnations, MeetError};
-use crate::net::handshake::{self, Objection, Presence};
 
 /// This process among the nodes.
 pub struct OwnNode {

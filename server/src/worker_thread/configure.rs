@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use coppice_client::wire::NodeId;
 use coppice_core::access::Access;
+use coppice_core::handshake::Purpose;
 use coppice_core::settings::ClusterSettings;
 use coppice_core::worker::{Input, WorkerSettings};
 
 use super::WorkerThread;
-use crate::net::handshake::Purpose;
 use crate::net::link::{Link, Opening};
 
 impl WorkerThread {

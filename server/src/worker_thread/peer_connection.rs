@@ -7,13 +7,13 @@ use std::time::{Duration, Instant as Clock};
 use bytes::BytesMut;
 use coppice_client::channel::Channel;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
+use coppice_core::handshake::refusal_text;
 use coppice_core::multicast::message;
 use coppice_core::wire::peer;
+use coppice_core::wire::peer_frame;
 use coppice_core::worker::Input;
 
 use super::{RETIRE_WITHIN, TURN_TIME_MAX, WorkerThread};
-use crate::net::peer_frame;
-use crate::net::question::refusal_text;
 
 /// How often it is asked whether the connection began with certificates that have been replaced.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

@@ -8,14 +8,17 @@ use coppice_client::wire::{
     ScanOptions, Shape as Reshaping, Ticket as WireTicket, UserChange,
 };
 use coppice_core::access::Users;
+use coppice_core::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose};
 use coppice_core::incarnation::claim::IncarnationClaim;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
 use coppice_core::machine::entry;
 use coppice_core::machine::partition::{BoundaryChange, BoundaryStep};
 use coppice_core::multicast::{MulticastBody, MulticastMessage, PartitionQuery, message};
+use coppice_core::question::{Answer, Asker, Assignment, Identified, Question};
 use coppice_core::status::{LocalReplica, LocalStatus};
 use coppice_core::wire::codec::Body;
 use coppice_core::wire::peer::{self, Envelope};
+use coppice_core::wire::peer_frame;
 use coppice_ordering::message::{
     AcceptedBatch, CatchUp, CatchUpReply, Heartbeat, HeartbeatAck, Message, Phase1a, Phase1b, Phase2a, Phase2b,
     PreVote, PreVoteReply, Preempted, ReadPosition, ReadPositionReply, TransferLeader,
@@ -24,9 +27,6 @@ use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{
     Ballot, Batch, ChangeId, Commands, Configuration, HeartbeatRound, Instance, QueryId, ReplicaId, Ticket,
 };
-use coppice_server::net::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose};
-use coppice_server::net::peer_frame;
-use coppice_server::net::question::{Answer, Asker, Assignment, Identified, Question};
 use serde::{Deserialize, Serialize};
 
 use super::clients::{ENTRIES, pack_entry};
@@ -346,12 +346,13 @@ pub fn run_greetings(bytes: &[u8]) -> bool {
     let frame = |kind| Frame { kind, flags: 0, stream: 0, body: whole.clone() };
     let own = Presence { cluster: ClusterId(7), node: NodeId(1), ..Presence::default() };
     let hello = PeerHello { protocol: PEER_PROTOCOL, purpose: Purpose::Question, from: Some(own), to: None };
+    let judged = |kind| handshake::judge_answer(&hello, &frame(kind), &FrameDecoder::new(0), |_| Ok(()));
     match whose {
         0 => handshake::read_hello(&frame(peer_frame::HELLO)).is_ok_and(|hello| {
             assert_eq!(stable::<PeerHello>(body), Some(hello.clone()));
             let map = map(ClusterId(7));
-            _ = handshake::admit(&hello, None, &PartitionMap::default());
-            _ = handshake::admit(&hello, Some(&own), &map);
+            _ = handshake::judge_hello(&hello, None, None, &PartitionMap::default(), |_| Ok(()));
+            _ = handshake::judge_hello(&hello, None, Some(&own), &map, |_| Ok(()));
             if let Some(from) = &hello.from {
                 let mut known = coppice_core::incarnation::claim::KnownIncarnation::default();
                 known.told(1 << 40);
@@ -359,14 +360,10 @@ pub fn run_greetings(bytes: &[u8]) -> bool {
             }
             true
         }),
-        1 => {
-            let welcome = handshake::read_welcome(&hello, &frame(peer_frame::WELCOME));
-            welcome.is_ok()
-        }
-        2 => handshake::read_welcome(&hello, &frame(peer_frame::COPY)).is_err(),
+        1 => judged(peer_frame::WELCOME).is_ok(),
+        2 => judged(peer_frame::COPY).is_err(),
         _ => {
-            let refused = coppice_client::wire::Kind::Refused as u8;
-            _ = handshake::read_welcome(&hello, &frame(refused));
+            _ = judged(coppice_client::wire::Kind::Refused as u8);
             Refusal::decode(body).is_ok()
         }
     }

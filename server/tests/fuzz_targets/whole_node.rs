@@ -23,18 +23,19 @@ use coppice_client::wire::{
     SessionId, StatusGet, UserChange, encode_frame,
 };
 use coppice_core::access::Users;
+use coppice_core::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose};
 use coppice_core::incarnation::claim::IncarnationClaim;
 use coppice_core::machine::directory::DirectoryCommand;
 use coppice_core::multicast::{MulticastMessage, message};
+use coppice_core::question::{Answer, Asker, Question};
 use coppice_core::snapshot::{Blobs, Head};
 use coppice_core::wire::peer::{self, Envelope};
+use coppice_core::wire::peer_frame as kinds;
 use coppice_ordering::{Ballot, Instance, ReplicaId};
 use coppice_server::checkpoint::stream::Encoder;
 use coppice_server::checkpoint::{Chunk, Manifest};
 use coppice_server::local::{Cluster, LocalOptions};
-use coppice_server::net::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose, dial_blocking};
-use coppice_server::net::peer_frame as kinds;
-use coppice_server::net::question::{Answer, Asker, Question};
+use coppice_server::net::handshake::dial_blocking;
 
 use super::clients::{hello, requests_of};
 use super::damage::damage;

@@ -8,7 +8,7 @@ use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
     ClusterId, Frame, FrameDecoder, Hello, Kind, MANY_OPERATIONS_MAX, PROTOCOL, Refusal, encode_frame, put_varint,
 };
-use coppice_server::net::peer_frame;
+use coppice_core::wire::peer_frame;
 
 use crate::support::{Cluster, eventually, patience};
 

@@ -11,8 +11,8 @@ use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
     ClientId, FrameDecoder, Hello, Kind, PROTOCOL, Part, PartEnd, PartitionId, RangeRequest, Refusal,
 };
-use coppice_server::net::handshake::{self, PEER_PROTOCOL, PeerHello, Purpose};
-use coppice_server::net::peer_frame;
+use coppice_core::handshake::{self, PEER_PROTOCOL, PeerHello, Purpose};
+use coppice_core::wire::peer_frame;
 use socket2::{Domain, Socket, Type};
 
 use crate::support::{Cluster, eventually, patience};

@@ -105,7 +105,8 @@ fn clients_and_nodes_that_prove_nothing_are_told_what_is_wrong() {
 /// What the peer port says to whoever shows this certificate and says that it is node 2 of some cluster.
 async fn said_at_peer_port(port: u16, tls: Tls) -> String {
     use coppice_client::channel::Channel;
-    use coppice_server::net::handshake::{PEER_PROTOCOL, PeerHello, Presence, Purpose, dial};
+    use coppice_core::handshake::{PEER_PROTOCOL, PeerHello, Presence, Purpose};
+    use coppice_server::net::handshake::dial;
     let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("it listens");
     let mut channel = match Channel::to_node(stream, Some(&tls), Some(wire::NodeId(1))).await {
         Ok(channel) => channel,

@@ -16,9 +16,9 @@
 use std::collections::BTreeSet;
 
 use coppice_client::wire::NodeId;
+use coppice_core::handshake::standing;
 use coppice_core::incarnation::fence::Fence;
 use coppice_core::incarnation::table::IncarnationTable;
-use coppice_server::net::handshake::standing;
 
 use super::control::own;
 use super::events::Event;

@@ -6,7 +6,7 @@ use coppice_client::wire::frame::FrameDecoder;
 use coppice_core::multicast::{MulticastMessage, message};
 use coppice_core::wire::codec::Body;
 use coppice_core::wire::peer::{self, Envelope};
-use coppice_server::net::peer_frame::{self, FRAME_BYTES_MAX, MESSAGES, MULTICAST};
+use coppice_core::wire::peer_frame::{self, FRAME_BYTES_MAX, MESSAGES, MULTICAST};
 
 use coppice_testkit::random::Random;
 

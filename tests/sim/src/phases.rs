@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use coppice_client::wire::NodeId;
+use coppice_core::handshake::standing;
 use coppice_ordering::Instance;
-use coppice_server::net::handshake::standing;
 
 use super::client::Client;
 use super::events::Event;

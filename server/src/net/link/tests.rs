@@ -1,5 +1,6 @@
 use bytes::Bytes;
 use coppice_client::wire::{ClusterId, Frame, PartitionId};
+use coppice_core::handshake::{PEER_PROTOCOL, PeerWelcome, Purpose, frame_of, read_hello};
 use coppice_core::multicast::message::MulticastBody;
 use coppice_ordering::message::{Heartbeat, Phase2a};
 use coppice_ordering::{Ballot, Batch, Commands, HeartbeatRound, Instance, ReplicaId, Ticket};
@@ -8,7 +9,6 @@ use tokio::net::TcpListener;
 use tokio::runtime::LocalOptions;
 
 use super::*;
-use crate::net::handshake::{PEER_PROTOCOL, PeerWelcome, Purpose};
 
 /// Whatever is expected comes within this, or the test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -53,7 +53,7 @@ impl Far {
         let (stream, _) = accepted.expect("it connects").expect("a connection");
         let decoder = FrameDecoder::new(peer_frame::FRAME_BYTES_MAX);
         let mut far = Far { listener: Rc::clone(listener), stream, decoder };
-        let said = handshake::read_hello(&far.next().await);
+        let said = read_hello(&far.next().await);
         assert_eq!(said.map(|hello| (hello.purpose, hello.to)), Ok((Purpose::Messages, Some(NodeId(2)))));
         far
     }
@@ -67,7 +67,7 @@ impl Far {
 
     async fn answer(&mut self, from: Presence) {
         let welcome = PeerWelcome { protocol: PEER_PROTOCOL, from: Some(from) };
-        let welcome = handshake::frame_of(peer_frame::WELCOME, &welcome);
+        let welcome = frame_of(peer_frame::WELCOME, &welcome);
         self.stream.write_all(&welcome).await.expect("the link stands");
     }
 

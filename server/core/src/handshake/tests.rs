@@ -1,8 +1,8 @@
 use coppice_client::map::{Addresses, NodeInfo};
 use coppice_client::wire::MapVersion;
-use coppice_core::incarnation::claim::PAST_BOOT_IDS_MAX;
 
 use super::*;
+use crate::incarnation::claim::PAST_BOOT_IDS_MAX;
 
 const OURS: ClusterId = ClusterId(1);
 const THEIRS: ClusterId = ClusterId(2);
@@ -120,6 +120,6 @@ fn a_certificate_is_that_of_the_node_that_shows_it() {
 #[cfg(feature = "mutants")]
 #[test]
 fn a_certificate_that_is_not_compared_is_caught() {
-    let test = "net::handshake::tests::a_certificate_is_that_of_the_node_that_shows_it";
+    let test = "handshake::tests::a_certificate_is_that_of_the_node_that_shows_it";
     planted::assert_caught("certificate_not_compared", test);
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use coppice_client::map::{Addresses, Entry, PartitionMap};
-use coppice_client::wire::{AdminReply, AdminRequest, ClusterId, NodeId, PartitionId, Refusal, Relay, ReplicaId};
-use coppice_core::access::Users;
-use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
-use coppice_core::status::LocalStatus;
+use coppice_client::wire::{AdminReply, AdminRequest, ClusterId, NodeId, PartitionId, Relay, ReplicaId};
 use coppice_ordering::Configuration;
 use serde::{Deserialize, Serialize};
 
-use super::handshake::{self, Presence, Purpose};
+use crate::access::Users;
+use crate::handshake::{self, Presence, Purpose};
+use crate::machine::directory::{DirectoryCommand, DirectoryReply};
+use crate::status::LocalStatus;
 
 /// A question of one node to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ impl Asker {
                 }
                 // A newer map says who leads the directory by now. It cannot vouch for a node that is not in the one
                 // known here: without TLS whoever knows the cluster's id can make one that names him. Such a map is a
-                // hint to ask for it (`Control::ask_for_the_map`).
+                // hint to ask for it (`ask_for_the_map` of the control thread).
                 if !mutant!(newer_map_vouches) {
                     handshake::standing(from.node, map)?;
                 }
@@ -181,14 +181,6 @@ pub enum Answer {
     Median(Option<Vec<u8>>),
     /// To `Transfer`: another node leads, or none.
     NotLeader,
-}
-
-/// The words of a refusal.
-pub fn refusal_text(body: &[u8]) -> String {
-    match Refusal::decode(body) {
-        Ok(refusal) => refusal.words(),
-        Err(_) => "refused".into(),
-    }
 }
 
 #[cfg(test)]
@@ -301,14 +293,14 @@ mod tests {
     #[cfg(feature = "mutants")]
     #[test]
     fn a_map_that_vouches_for_who_brings_it_is_caught() {
-        let test = "net::question::tests::a_newer_map_does_not_vouch_for_who_brings_it";
+        let test = "question::tests::a_newer_map_does_not_vouch_for_who_brings_it";
         planted::assert_caught("newer_map_vouches", test);
     }
 
     #[cfg(feature = "mutants")]
     #[test]
     fn a_foreign_map_that_is_believed_is_caught() {
-        let test = "net::question::tests::a_map_of_another_cluster_is_not_adopted";
+        let test = "question::tests::a_map_of_another_cluster_is_not_adopted";
         planted::assert_caught("foreign_map_believed", test);
     }
 }
