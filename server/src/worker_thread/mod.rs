@@ -276,7 +276,8 @@ impl WorkerThread {
             self.metrics.worker.multicast_messages(did.multicast_messages - before.multicast_messages);
         }
         self.metrics.note_samples(&mut self.worker);
-        if !self.worker.stepped().is_empty() || !effects.is_empty() {
+        // Whoever only lets everything else have its turn leaves nothing for the end of one.
+        if !self.worker.stepped().is_empty() || !matches!(effects[..], [] | [Effect::Yield]) {
             self.bells.turn.want();
         }
         if self.effects.is_performing {
