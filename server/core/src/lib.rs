@@ -11,6 +11,7 @@ pub mod bootstrap;
 pub mod bounds;
 pub mod checkpoint_due;
 pub mod collects;
+pub mod connection;
 pub mod controller;
 pub mod cost;
 pub mod digests;

@@ -77,8 +77,6 @@ impl ClusterView {
 
     /// The map, if it is newer than what the client has, and who leads.
     pub fn map_reply(&self, get: MapGet) -> MapReply {
-        let map = self.map();
-        let newer = map.version > get.known;
-        MapReply { map: newer.then(|| (*map).clone()), leaders: self.leaders().into_iter().collect() }
+        coppice_core::connection::map_reply(get, &self.map(), self.leaders())
     }
 }

@@ -113,6 +113,7 @@ const ORDERS: &[Order] = &[
             "reshape",
             "replica_manager",
             "worker",
+            "connection",
             "controller",
         ],
     },

@@ -1,5 +1,4 @@
-//! Authorization: whom a connection acts for, and whether that user may do what it asks. Asked before a request is
-//! admitted, so that what is denied costs nothing but its decoding.
+//! Authorization: whom a connection acts for, and what it hears, and the log, of what its user may not do.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -7,21 +6,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_btree::Op as TreeOp;
 use coppice_client::tls::names::Names;
 use coppice_client::token::Token;
 use coppice_client::wire::control::encode_control;
-use coppice_client::wire::frame::HEADER_BYTES;
-use coppice_client::wire::{
-    Command, CommandsRequest, FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, Kind, PartitionId, Permission,
-    Refusal as Refused, Request as Asked, Role,
-};
-use coppice_core::access::{Access, CertificateName, Credentials, Denial, Needs, Rights, Stranger};
+use coppice_client::wire::{Hello, Kind, NodeIdentity, PartitionId, Refusal as Refused, Request as Asked, Role};
+use coppice_core::access::{Access, CertificateName, Credentials, Denial, Rights, Stranger};
+use coppice_core::connection::{AdmissionError, FEATURES, GreetedNode, check};
+use coppice_core::multicast::PartitionQuery;
 
 use super::serve::put;
 use super::state::refuse_and_close;
-use super::translate;
 use super::{Connection, State, new_account};
+use crate::incarnation::Identity;
 use crate::metrics::Op;
 use crate::worker_thread::WorkerThread;
 
@@ -32,95 +28,15 @@ const STRANGER_WAITS: Duration = Duration::from_millis(500);
 /// Connections of strangers that may wait at a node; beyond, they are closed at once and without an answer.
 pub const STRANGERS_MAX: usize = 64;
 
-/// Why a request is not admitted.
-#[derive(Debug)]
-pub(super) enum AdmissionError {
-    /// The user may not do that.
-    Denied(Denial),
-    /// The node does not know yet who may.
-    Forming,
-}
-
-/// Whether `rights` allow what is asked.
-pub(super) fn check(rights: &Rights, asked: &Asked) -> Result<(), AdmissionError> {
-    if rights.all_keys(Role::Admin) {
-        return Ok(());
-    }
-    let allowed = |allowed: bool, role: Role, of: Needs<'_>| match allowed {
-        true => Ok(()),
-        false if rights.is_forming() => Err(AdmissionError::Forming),
-        false => Err(AdmissionError::Denied(rights.denial(role, of))),
-    };
-    let range = |low: &[u8], high: Option<&[u8]>| {
-        allowed(rights.range(Role::Read, low, high), Role::Read, Needs::Range(low, high))
-    };
-    match asked {
-        Asked::Admin(admin) if rights.verb(admin) => Ok(()),
-        Asked::Hello(_) | Asked::Ping | Asked::MapGet(_) | Asked::Status(_) => Ok(()),
-        // About what was admitted before.
-        Asked::Credit(_) | Asked::Cancel | Asked::PartCredit { .. } | Asked::PartCancel { .. } => Ok(()),
-        Asked::Admin(admin) => {
-            let some = admin.properties().permission == Permission::AdminOfSomeKeys;
-            allowed(false, Role::Admin, if some { Needs::SomeKeys } else { Needs::AllKeys })
-        }
-        Asked::OpenSession(_) => allowed(rights.some_keys(Role::Write), Role::Write, Needs::SomeKeys),
-        Asked::Commands(commands) => match denied_key(rights, commands) {
-            None => Ok(()),
-            Some((role, key)) => allowed(false, role, Needs::Key(key)),
-        },
-        Asked::Read(_) if rights.all_keys(Role::Read) => Ok(()),
-        Asked::Read(read) => match read.keys().find(|key| !rights.key(Role::Read, key)) {
-            None => Ok(()),
-            Some(key) => allowed(false, Role::Read, Needs::Key(key)),
-        },
-        Asked::Range(asked) => range(&asked.low, asked.high.as_deref()),
-        Asked::Validate(asked) => asked.ranges().try_for_each(|asked| range(asked.low, asked.high)),
-        Asked::Collect(asked) => (0..asked.parts.len()).try_for_each(|part| {
-            let (low, high) = asked.bounds(part);
-            range(low, high.map(|high| &**high))
-        }),
-        Asked::Query(asked) => range(&asked.low, asked.high.as_deref()),
-    }
-}
-
-/// The first key of a pack that `rights` do not allow, and the role that it takes.
-fn denied_key<'a>(rights: &Rights, commands: &'a CommandsRequest) -> Option<(Role, &'a [u8])> {
-    if rights.all_keys(Role::Write) {
-        return None;
-    }
-    // It was decoded whole: an error would be one of ours, and lets nobody in.
-    let Ok(pack) = commands.pack() else { return Some((Role::Admin, &[])) };
-    let role = |op: &TreeOp<'_>| if matches!(op, TreeOp::Get { .. }) { Role::Read } else { Role::Write };
-    let denied = |op: TreeOp<'a>| (!rights.key(role(&op), op.key())).then(|| (role(&op), op.key()));
-    pack.commands().find_map(|(_, command)| match command {
-        Command::Op(op) => denied(op),
-        Command::Many(many) => many.iter().find_map(denied),
-        Command::Load(load) => {
-            load.iter().map(|(key, _)| key).find(|key| !rights.key(Role::Write, key)).map(|key| (Role::Write, key))
-        }
-    })
-}
-
 impl Connection {
+    /// Whether its client has said hello.
+    pub(super) fn has_greeted(&self) -> bool {
+        self.state.borrow().principal.client.is_some()
+    }
+
     /// What it may do now.
     pub(super) fn rights(&self) -> Arc<Rights> {
         Arc::clone(&self.state.borrow().principal.rights)
-    }
-
-    /// The longest frame that is read: who has not greeted is nobody's client yet, and pays for nothing.
-    pub(super) fn frame_bytes_max(&self) -> usize {
-        let greeted = self.state.borrow().principal.client.is_some() || mutant!(strangers_send_large_frames);
-        if greeted { FRAME_BYTES_MAX } else { HEADER_BYTES + HELLO_BYTES_MAX }
-    }
-
-    /// The mark of the sessions that it opens and uses.
-    pub(super) fn owner(&self) -> Option<u64> {
-        self.state.borrow().principal.rights.owner()
-    }
-
-    /// Whether it may receive what is in a range: parts of queries come unasked, to whom the query names.
-    pub fn may_receive(&self, low: &[u8], high: Option<&[u8]>) -> bool {
-        self.state.borrow().principal.rights.range(Role::Read, low, high)
     }
 
     /// Whether what it asks is admitted; if not, that is answered.
@@ -236,13 +152,19 @@ fn kind_of(asked: &Asked) -> (&'static str, Option<Op>) {
 
 /// Answers a hello: the connection acts for a user from then on, or it is turned away.
 pub(super) fn greet(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>, stream: u32, hello: &Hello) {
-    // Whoever is someone else from here on would be reached, and forgotten, as the first one.
-    if connection.state.borrow().principal.client.is_some() {
-        let text = "Hello comes once, first on a connection: open another one".into();
-        return refuse_and_close(thread, connection, stream, Refused::BadRequest { text });
-    }
     let shared = Arc::clone(&thread.borrow().shared);
-    let reply = match translate::greet(&shared, hello) {
+    let node = GreetedNode {
+        identity: shared
+            .own
+            .identity()
+            .map(|Identity { cluster, node, incarnation, .. }| (cluster, NodeIdentity { node, incarnation })),
+        features: FEATURES,
+        map_version: shared.cluster.map().version,
+        inflight: shared.config.limits.inflight,
+        inflight_bytes: shared.config.limits.inflight_bytes,
+        is_draining: shared.is_draining(),
+    };
+    let reply = match coppice_core::connection::greet(hello, &node) {
         Ok(reply) => reply,
         Err(refusal) => return refuse_and_close(thread, connection, stream, refusal),
     };
@@ -280,18 +202,11 @@ fn turn_away(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>, stream
     });
 }
 
-/// The part of a query may go to this connection.
-pub fn may_give(
-    connection: &Connection,
-    share: &coppice_core::multicast::PartitionQuery,
-    partition: PartitionId,
-) -> bool {
-    let allowed = connection.may_receive(&share.low, share.high.as_deref());
+/// The part of a query may go to this connection: it comes unasked, to whom the query names.
+pub fn may_give(connection: &Connection, share: &PartitionQuery, partition: PartitionId) -> bool {
+    let allowed = connection.rights().range(Role::Read, &share.low, share.high.as_deref());
     if !allowed {
         tracing::warn!(%partition, "a part of a query is withheld: its client may not read it");
     }
     allowed
 }
-
-#[cfg(test)]
-mod tests;

@@ -3,18 +3,17 @@
 //!
 //! A connection that has too much in flight, or does not read its answers, is not read until it does (operations.md 3,
 //! `limits`): each of its requests is charged (`coppice_core::cost`) before it goes on. Frames are taken in slices,
-//! between which other connections have their turn; so are large packs (`packs`). It does not know what commands mean.
+//! between which other connections have their turn. What becomes of a frame `coppice_core::connection` decides.
 
 mod authorization;
-mod packs;
+mod labels;
 mod partial_frame;
 mod serve;
 mod slices;
 mod state;
-mod translate;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,14 +26,14 @@ use coppice_client::tls::Tls;
 use coppice_client::tls::names::Names;
 use coppice_client::wire::{ClientId, PartitionId, Refusal as Refused};
 use coppice_core::access::{Credentials, Rights};
+use coppice_core::connection::{Asker, PARTS_MAX, Pending, ranges_max};
 use coppice_core::cost::{Account, Charge, ClientBytes};
-use coppice_core::request::{Origin, Reply, Request};
+use coppice_core::request::Reply;
 use coppice_core::scan::RangeJob;
 use coppice_core::wire_reply::{WireReply, busy};
 use coppice_ordering::Time;
 use tokio::sync::Notify;
 
-use self::packs::Packs;
 pub use self::serve::serve;
 use self::state::Large;
 use super::WorkerThread;
@@ -48,22 +47,11 @@ use crate::shared::Shared;
 /// Bytes that wait to be read by the client; beyond, its requests are not read.
 const OUTBOX_BYTES_MAX: usize = 8 << 20;
 
-/// Parts of queries that stream on a connection; beyond, they are dropped, and their client asks again.
-const PARTS_MAX: usize = 4_096;
-
-/// Of the requests that may wait on a connection, this many may be ranges that stream: each pins a snapshot, and a
-/// connection full of them would stop being read, their credit included. Beyond: `Busy`.
-fn ranges_max(inflight: usize) -> usize {
-    (inflight / 4 * 3).max(1)
-}
-
 /// What is remembered of a request until it is answered.
 struct PendingRequest {
     op: Op,
-    /// Of a pack: its partition, and what executing it costs there.
-    work: Option<(PartitionId, u32)>,
     /// Of its bytes, and of what its answer is expected to take.
-    charge: Arc<Charge>,
+    _charge: Arc<Charge>,
     since: Clock,
 }
 
@@ -156,9 +144,7 @@ struct State {
     answers: Answers,
     charges: Charges,
     progress: Progress,
-    waiting: BTreeMap<u32, PendingRequest>,
-    /// Packs on their way to their partitions; they have their place in `waiting`.
-    packs: Packs<Request>,
+    pending: Pending<PendingRequest>,
     ranges: Streams<u32>,
     /// Parts of queries: the client's number of the attempt, and whose part it is.
     parts: Streams<(u32, PartitionId)>,
@@ -182,8 +168,7 @@ impl Connection {
             answers: Answers::default(),
             charges: Charges::new(new_account(&shared, ClientBytes::default())),
             progress: Progress::default(),
-            waiting: BTreeMap::new(),
-            packs: Packs::default(),
+            pending: Pending::default(),
             ranges: Streams::default(),
             parts: Streams::default(),
             scan_bytes: 0,
@@ -199,8 +184,10 @@ impl Connection {
     }
 
     /// Who asks with a request of this connection.
-    fn origin(&self, stream: u32) -> Origin {
-        Origin::Client { worker: self.thread as u16, stream, connection: self.id }
+    fn asker<'a>(&self, state: &'a State) -> Asker<'a> {
+        let Principal { client, rights, .. } = &state.principal;
+        let (client, owner) = (client.unwrap_or_default(), rights.owner());
+        Asker { connection: (self.thread as u16, self.id), client, owner, account: &state.charges.account }
     }
 
     /// Notes that something is to be written; `true` if it was not noted before.
@@ -219,7 +206,7 @@ impl Connection {
         let state = self.state.borrow();
         let replies = state.outbox.is_empty() && state.answers.small.is_empty() && state.answers.large.is_empty();
         let idle =
-            state.waiting.is_empty() && state.ranges.is_empty() && state.parts.is_empty() && !state.ending.closing;
+            state.pending.is_empty() && state.ranges.is_empty() && state.parts.is_empty() && !state.ending.closing;
         let idle = idle && replies && self.control.get() == 0;
         idle.then(|| Candidate { id: self.id, greeted: state.principal.client.is_some(), heard: self.heard.get() })
     }
@@ -227,13 +214,13 @@ impl Connection {
     /// Queues the answer to a request of this connection.
     pub fn answer(&self, thread: &WorkerThread, group: PartitionId, stream: u32, reply: Reply) {
         let mut state = self.state.borrow_mut();
-        let Some(waiting) = state.waiting.get(&stream) else { return };
+        let Some(waiting) = state.pending.get(stream) else { return };
         let (op, since) = (waiting.op, waiting.since);
         if let Reply::QueryPlan(plan) = &reply {
             // A query over more partitions than a frame can name gets no plan, and times out at its client.
             return state.outbox.append(|out| _ = plan.encode(out, stream));
         }
-        let outcome = translate::outcome(&reply);
+        let outcome = labels::outcome(&reply);
         let took = since.elapsed();
         thread.metrics.worker.request(op, outcome, took);
         if took > state.shared.config.slow_request && outcome != Outcome::Gone {
@@ -256,7 +243,7 @@ impl Connection {
             WireReply::Refused(refusal) => state.refuse(stream, &refusal),
             WireReply::Plan(_) | WireReply::Nothing => {}
         }
-        if state.done(stream) {
+        if state.pending.end(stream) {
             self.bell.notify_one();
         }
         if state.charges.account.is_overdrawn() {
@@ -269,7 +256,7 @@ impl Connection {
     /// What waits here now.
     pub fn waiting(&self) -> InWait {
         let state = self.state.borrow();
-        InWait { replies: state.outbox.waiting(), scans: state.ranges.len(), inflight: state.waiting.len() }
+        InWait { replies: state.outbox.waiting(), scans: state.ranges.len(), inflight: state.pending.len() }
     }
 
     /// Writes what the turn has queued, as far as the socket takes it; what takes time to make as far as `slice` goes.
@@ -335,7 +322,7 @@ impl Connection {
         let old = state.ranges.expire(pin, bytes_max);
         for &stream in &old {
             state.refuse(stream, &Refused::SnapshotExpired);
-            state.done(stream);
+            state.pending.end(stream);
         }
         !old.is_empty()
     }
@@ -345,7 +332,7 @@ impl Connection {
         !state.ending.closing
             && !state.principal.is_stranger
             && state.outbox.bytes() < OUTBOX_BYTES_MAX
-            && state.waiting.len() < limits.inflight.max(1)
+            && state.pending.len() < limits.inflight.max(1)
             && state.charges.account.room() > 0
     }
 
@@ -363,7 +350,7 @@ impl Connection {
 
     /// Whether packs wait until others are answered.
     pub(super) fn has_packs(&self) -> bool {
-        self.state.borrow().packs.are_held()
+        self.state.borrow().pending.has_packs()
     }
 
     /// Whom the client's certificate names, if it has shown one: verified, so that roles can rest on it.

@@ -1,22 +1,21 @@
 //! Serves a connection: reads its frames, hands its requests on, writes what waits.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use bytes::BytesMut;
 use coppice_client::wire::control::encode_control;
-use coppice_client::wire::{ClientId, Frame, FrameDecoder, Kind, PartitionId, Refusal as Refused, Request as Asked};
-use coppice_core::request::{Origin, Request};
+use coppice_client::wire::{Frame, FrameDecoder, Kind, encode_frame};
+use coppice_core::connection::{Dispatch, Pending, RefusedFrame, decode, frame_bytes_max};
+use coppice_core::request::Request;
 use coppice_core::wire_reply::busy;
 use coppice_core::worker::Input;
 
-use super::packs::{Pack, Packs, alone, hand_on};
 use super::partial_frame::PartialFrame;
 use super::state::refuse_and_close;
-use super::{Connection, PendingRequest, authorization, slices, translate};
+use super::{Connection, PendingRequest, authorization, labels, slices};
 use crate::metrics::{Op, Queue};
 use crate::net::streams::{Slice, Streams};
 use crate::worker_thread::{WorkerThread, control_requests};
@@ -35,7 +34,7 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
     };
     let deadline = tokio::time::sleep(handshake);
     tokio::pin!(deadline);
-    let mut decoder = FrameDecoder::new(connection.frame_bytes_max());
+    let mut decoder = FrameDecoder::new(frame_bytes_max(connection.has_greeted()));
     let mut look = tokio::time::interval(Duration::from_millis(200));
     let mut arriving = PartialFrame::new(Arc::clone(&draining));
     loop {
@@ -56,7 +55,7 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
         let waits = arriving.must_wait();
         let (pending, finished, greeted, unread) = {
             let state = connection.state.borrow();
-            let idle = state.waiting.is_empty() && state.answers.small.is_empty() && state.answers.large.is_empty();
+            let idle = state.pending.is_empty() && state.answers.small.is_empty() && state.answers.large.is_empty();
             let leaves = draining.is_draining() || (state.ending.retiring && state.parts.is_empty());
             let sends = state.ranges.may_send() || state.parts.may_send();
             let unsent = !state.outbox.is_empty() || connection.stream.is_unsent();
@@ -116,143 +115,91 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
         // Whoever still holds the connection holds nothing of the node with it.
         let mut state = connection.state.borrow_mut();
         state.end();
-        (state.packs, state.waiting) = (Packs::default(), BTreeMap::new());
+        state.pending = Pending::default();
         (state.ranges, state.parts) = (Streams::default(), Streams::default());
     }
     draining.usage.connection_closed();
 }
 
 pub(super) fn handle(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>, frame: Frame) {
-    let greeted = connection.state.borrow().principal.client.is_some();
-    if !greeted && Kind::from_u8(frame.kind) != Some(Kind::Hello) {
-        let refusal = Refused::BadRequest { text: "the first frame must be Hello".into() };
-        return refuse_and_close(thread, connection, frame.stream, refusal);
-    }
-    let bytes = frame.body.len();
-    let asked = match Asked::decode(&frame) {
+    let (stream, bytes) = (frame.stream, frame.body.len());
+    let asked = match decode(&frame, connection.has_greeted()) {
         Ok(asked) => asked,
-        Err(error) => {
-            let refusal = Refused::of_message(&error);
-            if greeted && matches!(refusal, Refused::TooLarge { .. }) {
-                // The frame was whole, and what is behind it is another one.
-                return put(thread, connection, |out| refusal.encode(out, frame.stream));
-            }
-            return refuse_and_close(thread, connection, frame.stream, refusal);
-        }
+        Err(RefusedFrame { refusal, closes: true }) => return refuse_and_close(thread, connection, stream, refusal),
+        Err(RefusedFrame { refusal, .. }) => return put(thread, connection, |out| refusal.encode(out, stream)),
     };
-    if !connection.is_allowed(thread, frame.stream, &asked) {
+    if !connection.is_allowed(thread, stream, &asked) {
         return;
     }
-    let (group, op, mut request) = match asked {
-        Asked::Hello(hello) => return authorization::greet(thread, connection, frame.stream, &hello),
-        Asked::Ping => {
-            return put(thread, connection, |out| {
-                coppice_client::wire::encode_frame(out, Kind::Pong, frame.stream, &[]);
-            });
+    let dispatch = {
+        let state = connection.state.borrow();
+        Dispatch::new(asked, stream, &connection.asker(&state))
+    };
+    match dispatch {
+        Dispatch::Worker(input) => admit(thread, connection, (stream, bytes), input),
+        Dispatch::Hello(hello) => authorization::greet(thread, connection, stream, &hello),
+        Dispatch::Ping => put(thread, connection, |out| encode_frame(out, Kind::Pong, stream, &[])),
+        Dispatch::Credit(bytes) => {
+            connection.state.borrow_mut().ranges.add_credit(stream, bytes);
+            thread.borrow_mut().touch_connection(connection);
         }
-        Asked::Credit(bytes) => {
-            connection.state.borrow_mut().ranges.add_credit(frame.stream, bytes);
-            return thread.borrow_mut().touch_connection(connection);
-        }
-        Asked::Cancel => {
+        Dispatch::Cancel => {
             let mut state = connection.state.borrow_mut();
-            state.ranges.drop_all(|stream| *stream == frame.stream);
-            // A pack takes effect, and its work is done, whoever waits for it.
-            if state.waiting.get(&frame.stream).is_some_and(|waiting| waiting.work.is_none()) {
-                state.done(frame.stream);
-            }
-            return;
+            state.ranges.drop_all(|of| *of == stream);
+            state.pending.cancel(stream);
         }
-        Asked::PartCredit { query, partition, bytes } => {
+        Dispatch::PartCredit { query, partition, bytes } => {
             connection.state.borrow_mut().parts.add_credit((query, partition), bytes);
-            return thread.borrow_mut().touch_connection(connection);
+            thread.borrow_mut().touch_connection(connection);
         }
-        Asked::PartCancel { query } => {
-            return connection.state.borrow_mut().parts.drop_all(|(of, _)| *of == query);
-        }
-        Asked::MapGet(get) => {
+        Dispatch::PartCancel { query } => connection.state.borrow_mut().parts.drop_all(|(of, _)| *of == query),
+        Dispatch::Map(get) => {
             let reply = thread.borrow().shared.cluster.map_reply(get);
-            return put(thread, connection, |out| encode_control(out, Kind::Map, frame.stream, &reply));
+            put(thread, connection, |out| encode_control(out, Kind::Map, stream, &reply));
         }
-        Asked::Status(get) => {
-            return control_requests::ask_status(&mut thread.borrow_mut(), connection, frame.stream, get);
-        }
-        Asked::Admin(admin) => {
+        Dispatch::Status(get) => control_requests::ask_status(&mut thread.borrow_mut(), connection, stream, get),
+        Dispatch::Admin(admin) => {
             let by = connection.rights().user().map(str::to_owned);
-            return control_requests::ask_admin(&mut thread.borrow_mut(), connection, frame.stream, by, *admin);
+            control_requests::ask_admin(&mut thread.borrow_mut(), connection, stream, by, *admin);
         }
-        Asked::Commands(commands) => {
-            let owned = connection.owner().map(|owner| coppice_core::machine::entry::owned(&commands.entry, owner));
-            let entry = owned.unwrap_or_else(|| alone(commands.entry.clone()));
-            (commands.partition, translate::pack_op(&commands), Request::pack(entry, &commands))
-        }
-        Asked::OpenSession(open) => {
-            // A session is its user's; while users are not asked who they are, that of who said hello.
-            let client = connection.owner().map(ClientId).or(connection.state.borrow().principal.client);
-            let entry =
-                client.map_or(alone(open.entry), |client| coppice_core::machine::entry::open(client, open.nonce));
-            (open.partition, Op::Open, Request::Open { entry })
-        }
-        Asked::Read(read) => {
-            let account = connection.state.borrow().charges.account.clone();
-            (read.partition, Op::Get, Request::Read(read, account, None))
-        }
-        Asked::Range(range) => (range.partition, Op::Range, Request::Range(Box::new(range))),
-        Asked::Validate(asked) => (asked.partition, Op::Validate, Request::Validate(asked, None)),
-        Asked::Collect(range) => {
-            if let Some((origin, _)) = admit(thread, connection, frame.stream, (Op::Range, None), bytes) {
-                thread.borrow_mut().input(Input::Collect { origin, range });
-            }
-            return;
-        }
-        Asked::Query(query) => {
-            if let Some((origin, client)) = admit(thread, connection, frame.stream, (Op::Range, None), bytes) {
-                thread.borrow_mut().input(Input::Query { origin, client, request: Box::new(query) });
-            }
-            return;
-        }
-    };
-    let work = if let Request::Pack { work, .. } = &request { Some((group, *work)) } else { None };
-    let Some((origin, _)) = admit(thread, connection, frame.stream, (op, work), bytes) else { return };
-    let Some((_, work)) = work else {
-        if let Request::Read(_, _, held) | Request::Validate(_, held) = &mut request {
-            *held = connection.state.borrow().waiting.get(&frame.stream).map(|waiting| Arc::clone(&waiting.charge));
-        }
-        return thread.borrow_mut().input(Input::Request { group, origin, request });
-    };
-    connection.state.borrow_mut().packs.push(Pack { stream: frame.stream, group, work, request });
-    hand_on(thread, connection);
+    }
 }
 
-/// Notes that `stream` waits for an answer, unless there is no room for its request.
-fn admit(
-    thread: &RefCell<WorkerThread>,
-    connection: &Connection,
-    stream: u32,
-    (op, work): (Op, Option<(PartitionId, u32)>),
-    bytes: usize,
-) -> Option<(Origin, ClientId)> {
-    let client = connection.state.borrow().principal.client?;
-    {
-        let mut state = connection.state.borrow_mut();
-        if state.waiting.contains_key(&stream) {
-            drop(state);
-            let refusal = Refused::BadRequest { text: format!("stream {stream} is in use") };
-            refuse_and_close(thread, connection, stream, refusal);
-            return None;
-        }
-        let expects = if matches!(op, Op::Get | Op::Range | Op::Validate) { 0 } else { state.answers.expects };
-        let Some(charge) = state.charges.account.admit(bytes + expects) else {
-            state.refuse(stream, &busy());
-            drop(state);
-            let mut thread = thread.borrow_mut();
-            thread.metrics.worker.rejected(Queue::NodeBytes);
-            thread.touch_connection(connection);
-            return None;
-        };
-        state.waiting.insert(stream, PendingRequest { op, work, charge: Arc::new(charge), since: Clock::now() });
+/// Notes that `stream` waits for an answer, and tells the worker, unless there is no room for the request.
+fn admit(thread: &RefCell<WorkerThread>, connection: &Connection, (stream, bytes): (u32, usize), mut input: Input) {
+    let mut state = connection.state.borrow_mut();
+    if let Err(refusal) = state.pending.check(stream) {
+        drop(state);
+        return refuse_and_close(thread, connection, stream, refusal);
     }
-    Some((connection.origin(stream), client))
+    let op = labels::op(&input);
+    let expects = if matches!(op, Op::Get | Op::Range | Op::Validate) { 0 } else { state.answers.expects };
+    let Some(charge) = state.charges.account.admit(bytes + expects) else {
+        state.refuse(stream, &busy());
+        drop(state);
+        let mut thread = thread.borrow_mut();
+        thread.metrics.worker.rejected(Queue::NodeBytes);
+        return thread.touch_connection(connection);
+    };
+    let charge = Arc::new(charge);
+    if let Input::Request { request: Request::Read(_, _, held) | Request::Validate(_, held), .. } = &mut input {
+        *held = Some(Arc::clone(&charge));
+    }
+    let at_once = state.pending.begin(stream, input, PendingRequest { op, _charge: charge, since: Clock::now() });
+    drop(state);
+    match at_once {
+        Some(input) => thread.borrow_mut().input(input),
+        None => hand_on(thread, connection),
+    }
+}
+
+/// Hands on packs whose partitions have room for them.
+fn hand_on(thread: &RefCell<WorkerThread>, connection: &Connection) {
+    loop {
+        let next = connection.state.borrow_mut().pending.next_pack();
+        let Some(input) = next else { return };
+        thread.borrow_mut().input(input);
+    }
 }
 
 /// Appends to what is written at the end of the turn.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use coppice_client::wire::{FrameDecoder, Refusal as Refused};
+use coppice_core::connection::frame_bytes_max;
 
 use super::Connection;
 use super::serve::handle;
@@ -54,7 +55,7 @@ pub(super) fn take_frames(
 ) {
     let mut work = 0;
     while work < work_max && connection.may_read(limits) {
-        decoder.set_frame_bytes_max(connection.frame_bytes_max());
+        decoder.set_frame_bytes_max(frame_bytes_max(connection.has_greeted()));
         match decoder.next_frame() {
             Ok(Some(frame)) => {
                 work += 1 + frame.body.len() / FRAME_BYTES;

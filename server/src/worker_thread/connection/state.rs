@@ -25,15 +25,6 @@ impl State {
         self.outbox.append(|out| refusal.encode(out, stream));
     }
 
-    /// The request is answered; `true` if reading had to wait for that.
-    pub(super) fn done(&mut self, stream: u32) -> bool {
-        let waited = self.waiting.remove(&stream);
-        if let Some((group, work)) = waited.as_ref().and_then(|waiting| waiting.work) {
-            self.packs.answered(group, work);
-        }
-        waited.is_some()
-    }
-
     pub(super) fn push_answer(&mut self, stream: u32, answer: Bytes) {
         if answer.len() > LARGE_BYTES {
             let charge = self.charges.account.charge(answer.len());
@@ -137,7 +128,7 @@ impl State {
             ranges.send_chunks((outbox, RANGES_BYTES_MAX), slice, |stream| stream, |stream| ended.push(stream));
         more |= parts.send_chunks((outbox, RANGES_BYTES_MAX), slice, |(query, _)| query, |_| {});
         for stream in ended {
-            self.done(stream);
+            self.pending.end(stream);
         }
         let made = self.outbox.bytes() - before;
         self.scan_bytes += made;

@@ -1,59 +1,63 @@
 //! Each role and each request that a client can send.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
-use coppice_btree::{Op, Value};
+use coppice_btree::Value;
+use coppice_client::token::Token;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::users::{Grant, UserChange};
 use coppice_client::wire::validate::RangeVersion;
 use coppice_client::wire::{
-    AdminRequest, ClientId, CollectRequest, FrameDecoder, InitRequest, MapGet, OpenRequest, PackWriter, QueryRequest,
-    RangeRequest, ReadRequest, ScanOptions, SessionId, StatusGet, ValidateRequest, Version, encode_frame,
+    AdminRequest, ClientId, CollectRequest, FrameDecoder, Hello, InitRequest, Kind, MapGet, OpenRequest, PackWriter,
+    PartitionId, QueryRequest, RangeRequest, ReadRequest, ScanOptions, SessionId, StatusGet, ValidateRequest, Version,
+    encode_frame,
 };
-use coppice_core::access::Users;
 
 use super::*;
+use crate::access::{Access, Credentials, Users};
 
-/// What a client writes, as the door sees it.
-fn asked(write: impl FnOnce(&mut BytesMut)) -> Asked {
+/// What a client writes, as the node sees it.
+fn asked(write: impl FnOnce(&mut BytesMut)) -> Request {
     let mut out = BytesMut::new();
     write(&mut out);
     let mut decoder = FrameDecoder::default();
     decoder.feed(&out);
-    Asked::decode(&decoder.next_frame().expect("a good frame").expect("a whole one")).expect("a request")
+    Request::decode(&decoder.next_frame().expect("a good frame").expect("a whole one")).expect("a request")
 }
 
-fn admin(request: AdminRequest) -> Asked {
+fn admin(request: AdminRequest) -> Request {
     asked(|out| encode_control(out, Kind::Admin, 1, &request))
 }
 
-fn pack(push: impl FnOnce(&mut PackWriter)) -> Asked {
+fn pack(push: impl FnOnce(&mut PackWriter)) -> Request {
     let mut writer = PackWriter::new(Vec::new(), SessionId::default(), 1, false, 1 << 20);
     push(&mut writer);
     let frame = writer.finish(PartitionId(1), 1).expect("a pack");
     asked(|out| out.extend_from_slice(&frame))
 }
 
-fn op(op: Op<'_>) -> Asked {
+fn op(op: Op<'_>) -> Request {
     pack(|writer| writer.push(1, op).expect("it fits"))
 }
 
-fn many(keys: [&[u8]; 2]) -> Asked {
+fn many(keys: [&[u8]; 2]) -> Request {
     let operations = [Op::Put { key: keys[0], value: b"v" }, Op::Delete { key: keys[1] }];
     pack(|writer| writer.push_many(1, operations.into_iter()).expect("it fits"))
 }
 
-fn load(keys: [&[u8]; 2]) -> Asked {
+fn load(keys: [&[u8]; 2]) -> Request {
     pack(|writer| writer.push_load(1, keys.map(|key| (key, &b"v"[..])).into_iter()).expect("it fits"))
 }
 
-fn range(low: &[u8], high: Option<&[u8]>, reverse: bool) -> Asked {
+fn range(low: &[u8], high: Option<&[u8]>, reverse: bool) -> Request {
     let scan = ScanOptions { reverse, ..ScanOptions::default() };
     let request =
         RangeRequest { low: low.into(), high: high.map(Value::from), scan, ..RangeRequest::whole(PartitionId(1)) };
     asked(|out| request.encode(out, 1))
 }
 
-fn collect(lows: &[&[u8]], high: Option<&[u8]>) -> Asked {
+fn collect(lows: &[&[u8]], high: Option<&[u8]>) -> Request {
     let parts = (1..).map(PartitionId).zip(lows.iter().map(|&low| Value::from(low))).collect();
     let high = high.map(Value::from);
     let scan = ScanOptions { count_only: true, ..ScanOptions::default() };
@@ -61,7 +65,7 @@ fn collect(lows: &[&[u8]], high: Option<&[u8]>) -> Asked {
     asked(|out| request.encode(out, 1))
 }
 
-fn query(low: &[u8], high: Option<&[u8]>) -> Asked {
+fn query(low: &[u8], high: Option<&[u8]>) -> Request {
     let request = QueryRequest {
         query: 1,
         low: low.to_vec().into(),
@@ -74,13 +78,13 @@ fn query(low: &[u8], high: Option<&[u8]>) -> Asked {
     asked(|out| request.encode(out, 1))
 }
 
-fn validate(low: &[u8], high: Option<&[u8]>) -> Asked {
+fn validate(low: &[u8], high: Option<&[u8]>) -> Request {
     let inside = RangeVersion { version: Version::default(), low: b"a/1", high: Some(b"a/2") };
     let other = RangeVersion { version: Version::default(), low, high };
     asked(|out| ValidateRequest::encode(out, 1, (PartitionId(1), false), [inside, other].into_iter()))
 }
 
-fn read(keys: &[&[u8]]) -> Asked {
+fn read(keys: &[&[u8]]) -> Request {
     asked(|out| ReadRequest::encode(out, 1, PartitionId(1), (true, true), keys.iter().copied()))
 }
 
@@ -110,7 +114,7 @@ fn rights(grants: &[(Role, &str)]) -> Arc<Rights> {
 }
 
 /// A request, and who may make it: [read, write, admin] for all keys, and the same for the keys under `a/`.
-type Row = (&'static str, Asked, [bool; 3], [bool; 3]);
+type Row = (&'static str, Request, [bool; 3], [bool; 3]);
 
 const ALL: [bool; 3] = [true; 3];
 const NOBODY: [bool; 3] = [false; 3];

@@ -1,32 +1,16 @@
 //! Packs of one connection on their way to the partitions: no more work of it stands before a partition at a time than
 //! one pack may have, so that others have their turn between two of its packs.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::Bytes;
 use coppice_client::wire::{PACK_WORK_MAX, PartitionId};
-use coppice_core::worker::Input;
-
-use super::Connection;
-use crate::worker_thread::WorkerThread;
 
 /// A connection that waits for so much work of a partition hands on no more packs to it.
 const WORK_MAX: u64 = PACK_WORK_MAX as u64 / 2;
 
-/// An entry of the log of fewer bytes is copied out of the buffer in which it was received.
-const ALONE_BYTES_MAX: usize = 1_024;
-
-/// What is logged stays in memory for long: a few bytes must not keep the buffer in which they were received.
-pub(super) fn alone(entry: Bytes) -> Bytes {
-    if entry.len() < ALONE_BYTES_MAX { Bytes::copy_from_slice(&entry) } else { entry }
-}
-
 /// A pack that is held, or handed on.
 #[derive(Debug)]
 pub(super) struct Pack<T> {
-    /// On which stream it came.
-    pub(super) stream: u32,
     /// For which partition.
     pub(super) group: PartitionId,
     /// What executing it costs there.
@@ -81,16 +65,6 @@ impl<T> Packs<T> {
     }
 }
 
-/// Hands on packs whose partitions have room for them.
-pub(super) fn hand_on(thread: &RefCell<WorkerThread>, connection: &Connection) {
-    loop {
-        let next = connection.state.borrow_mut().packs.pop();
-        let Some(Pack { stream, group, request, .. }) = next else { return };
-        let origin = connection.origin(stream);
-        thread.borrow_mut().input(Input::Request { group, origin, request });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,19 +72,19 @@ mod tests {
     const A: PartitionId = PartitionId(1);
     const B: PartitionId = PartitionId(2);
 
-    fn pack(stream: u32, group: PartitionId, work: u32) -> Pack<()> {
-        Pack { stream, group, work, request: () }
+    fn pack(request: u32, group: PartitionId, work: u32) -> Pack<u32> {
+        Pack { group, work, request }
     }
 
-    fn next(packs: &mut Packs<()>) -> Vec<u32> {
-        std::iter::from_fn(|| packs.pop()).map(|pack| pack.stream).collect()
+    fn next(packs: &mut Packs<u32>) -> Vec<u32> {
+        std::iter::from_fn(|| packs.pop()).map(|pack| pack.request).collect()
     }
 
     /// A client that sent four of the largest packs at once had all of them in front of what others sent.
     #[test]
     fn a_partition_has_one_large_pack_of_a_connection_before_it() {
         let mut packs = Packs::default();
-        (1..=3).for_each(|stream| packs.push(pack(stream, A, PACK_WORK_MAX)));
+        (1..=3).for_each(|request| packs.push(pack(request, A, PACK_WORK_MAX)));
         packs.push(pack(4, B, PACK_WORK_MAX));
         packs.push(pack(5, A, 8));
         assert_eq!(next(&mut packs), [1, 4], "a partition does not wait for another one");
@@ -129,14 +103,14 @@ mod tests {
     #[test]
     fn small_packs_go_on_at_once() {
         let mut packs = Packs::default();
-        (1..=100).for_each(|stream| packs.push(pack(stream, A, 8)));
+        (1..=100).for_each(|request| packs.push(pack(request, A, 8)));
         assert_eq!(next(&mut packs).len(), 100);
     }
 
     #[cfg(feature = "mutants")]
     #[test]
     fn packs_at_once_are_caught() {
-        let test = "worker_thread::connection::packs::tests::a_partition_has_one_large_pack_of_a_connection_before_it";
+        let test = "connection::packs::tests::a_partition_has_one_large_pack_of_a_connection_before_it";
         planted::assert_caught("packs_at_once", test);
     }
 }
