@@ -6,26 +6,27 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, FEATURE_COLLECT, FEATURE_VALIDATE, Frame, HelloOk, Kind, Limits, MapReply, NodeId, NodeIdentity,
-    PROTOCOL, PartitionId, QueryRequest, RepliesWriter, Request as Asked, encode_frame,
+    ClientId, FEATURE_COLLECT, Frame, Kind, NodeId, NodeIdentity, PartitionId, RepliesWriter, encode_frame,
+};
+use coppice_core::connection::{
+    Asker, Dispatch, FEATURES, GreetedNode, PARTS_MAX, decode, frame_bytes_max, greet, map_reply, ranges_max,
 };
 use coppice_core::cost::Account;
 use coppice_core::ids;
-use coppice_core::machine::entry;
 use coppice_core::replica::QueryPart;
-use coppice_core::request::{Origin, Refusal, Reply, Request};
+use coppice_core::request::{Origin, Refusal, Reply};
 use coppice_core::scan::RangeJob;
 use coppice_core::wire_reply::{WireReply, busy};
 use coppice_core::worker::Input;
 
-use super::events::Event;
-use super::lines::{Line, LineId, Range};
+use super::events::{Event, Mail};
+use super::lines::{Line, LineId};
 use super::plan::MS;
 use super::store::CLUSTER;
 use super::world::World;
 
-/// Ranges of one connection that stream at a time, as in a real node.
-const RANGES_MAX: usize = 256;
+/// Requests of one connection that may wait, as each node says: the default of a real one.
+const INFLIGHT: usize = 1_024;
 
 impl World {
     /// Bytes of a client arrive at a node.
@@ -33,6 +34,7 @@ impl World {
         let Some(line) = self.lines.open.get_mut(&number).filter(|line| line.node_open) else { return };
         line.at_node.feed(bytes);
         while let Some(line) = self.lines.open.get_mut(&number).filter(|line| line.node_open) {
+            line.at_node.set_frame_bytes_max(frame_bytes_max(line.greeted.is_some()));
             match line.at_node.next_frame() {
                 Ok(Some(frame)) => self.on_frame(number, &frame),
                 Ok(None) => return,
@@ -42,137 +44,102 @@ impl World {
     }
 
     fn on_frame(&mut self, number: LineId, frame: &Frame) {
-        let asked = match Asked::decode(frame) {
+        let Some(line) = self.lines.open.get_mut(&number) else { return };
+        let (stream, node, (worker, connection)) = (frame.stream, line.node, number);
+        let asked = match decode(frame, line.greeted.is_some()) {
             Ok(asked) => asked,
-            Err(error) => return self.fail("wire", format!("a client's request cannot be read: {error}")),
+            Err(refused) => return self.fail("wire", format!("a client's frame is refused: {:?}", refused.refusal)),
         };
-        let stream = frame.stream;
+        let client = line.greeted.unwrap_or_default();
+        // Every other client is a user, whose sessions and packs are marked.
+        let owner = client.0.is_multiple_of(2).then_some(client.0);
+        let account = Account::unbounded();
+        let asker = Asker { connection: (worker as u16, connection), client, owner, account: &account };
         let mut out = BytesMut::new();
-        let (group, request) = match asked {
-            Asked::Hello(hello) => {
-                self.greet(number, (stream, hello.client), &mut out);
+        match Dispatch::new(asked, stream, &asker) {
+            Dispatch::Worker(input) => self.admit(number, stream, input),
+            Dispatch::Hello(hello) => {
+                line.greeted = Some(hello.client);
+                match greet(&hello, &self.greeted_node(node)) {
+                    Ok(reply) => encode_control(&mut out, Kind::HelloOk, stream, &reply),
+                    Err(refusal) => return self.fail("wire", format!("a client is turned away: {refusal:?}")),
+                }
                 self.answer(number, out);
-                let node = self.lines.open.get(&number).map(|line| line.node);
-                let (worker, _) = number;
-                return node.into_iter().for_each(|node| self.greeted(node, worker, hello.client));
+                self.greeted(node, worker, hello.client);
             }
-            _ if self.lines.open[&number].greeted.is_none() => {
-                return self.fail("wire", "the first frame is no Hello".into());
-            }
-            Asked::Ping => {
+            Dispatch::Ping => {
                 encode_frame(&mut out, Kind::Pong, stream, &[]);
-                return self.answer(number, out);
+                self.answer(number, out);
             }
-            Asked::MapGet(get) => {
-                let reply = self.map_reply(self.lines.open[&number].node, get.known);
+            Dispatch::Map(get) => {
+                let control = &self.nodes[node].process.control;
+                let reply = map_reply(get, control.controller.map(), control.leaders.clone());
                 encode_control(&mut out, Kind::Map, stream, &reply);
-                return self.answer(number, out);
+                self.answer(number, out);
             }
-            Asked::Credit(bytes) => {
-                if let Some(range) = self.lines.open.get_mut(&number).and_then(|line| line.ranges.get_mut(&stream)) {
-                    range.0.add_credit(bytes);
-                }
-                return self.send_range_chunks(number, stream);
+            Dispatch::Credit(bytes) => {
+                line.ranges.get_mut(&stream).into_iter().for_each(|range| range.add_credit(bytes));
+                self.send_range_chunks(number, stream);
             }
-            Asked::Cancel => {
-                let Some(line) = self.lines.open.get_mut(&number) else { return };
+            Dispatch::Cancel => {
                 line.ranges.remove(&stream);
-                line.waiting.remove(&stream);
-                return self.coverage.note("client: wants an answer no more");
+                line.pending.cancel(stream);
+                self.coverage.note("client: wants an answer no more");
             }
-            Asked::Commands(commands) => {
-                // Every other client is a user, whose packs are marked.
-                let user = self.lines.open[&number].greeted.filter(|client| client.0.is_multiple_of(2));
-                let owned = user.map(|user| entry::owned(&commands.entry, user.0));
-                let entry = owned.unwrap_or_else(|| commands.entry.clone());
-                (commands.partition, Request::pack(entry, &commands))
+            Dispatch::PartCredit { query, partition, bytes } => {
+                line.parts.get_mut(&(query, partition)).into_iter().for_each(|part| part.add_credit(bytes));
+                self.send_part_chunks(number, (query, partition));
             }
-            Asked::OpenSession(open) => (open.partition, Request::Open { entry: open.entry }),
-            Asked::Read(read) => (read.partition, Request::Read(read, Account::unbounded(), None)),
-            Asked::Range(range) => (range.partition, Request::Range(Box::new(range))),
-            Asked::Validate(asked) => (asked.partition, Request::Validate(asked, None)),
-            Asked::Collect(range) => {
-                let Some((node, origin)) = self.admit(number, stream, range.parts[0].0) else { return };
-                self.lines.open.get_mut(&number).into_iter().for_each(|line| _ = line.collects.insert(stream));
-                return self.input(node, number.0, Input::Collect { origin, range });
-            }
-            Asked::Query(query) => return self.on_query(number, stream, &query),
-            Asked::PartCredit { query, partition, bytes } => {
-                let line = self.lines.open.get_mut(&number);
-                if let Some(part) = line.and_then(|line| line.parts.get_mut(&(query, partition))) {
-                    part.0.add_credit(bytes);
-                }
-                return self.send_part_chunks(number, (query, partition));
-            }
-            Asked::PartCancel { query } => {
-                let Some(line) = self.lines.open.get_mut(&number) else { return };
+            Dispatch::PartCancel { query } => {
                 line.parts.retain(|(of, _), _| *of != query);
-                return self.coverage.note("query: its client wants no more parts");
+                self.coverage.note("query: its client wants no more parts");
             }
-            Asked::Status(_) | Asked::Admin(_) => return self.fail("wire", "nobody asks for that".into()),
-        };
-        self.request(number, stream, group, request);
+            Dispatch::Status(_) | Dispatch::Admin(_) => self.fail("wire", "nobody asks for that".into()),
+        }
     }
 
-    /// Notes that a request waits: its node, and where the answer goes.
-    fn admit(&mut self, number: LineId, stream: u32, group: PartitionId) -> Option<(usize, Origin)> {
-        let line = self.lines.open.get_mut(&number)?;
+    /// Notes that a request waits, and tells the worker.
+    fn admit(&mut self, number: LineId, stream: u32, input: Input) {
+        let Some(line) = self.lines.open.get_mut(&number) else { return };
         line.stale.remove(&stream);
         line.collects.remove(&stream);
-        if line.waiting.insert(stream, group).is_some() {
-            self.fail("wire", format!("stream {stream} is in use"));
-            return None;
+        match &input {
+            Input::Request { request, .. } if request.read_rules().0 => _ = line.stale.insert(stream),
+            Input::Collect { .. } => _ = line.collects.insert(stream),
+            _ => {}
         }
-        let (worker, connection) = number;
-        Some((line.node, Origin::Client { worker: worker as u16, stream, connection }))
-    }
-
-    fn on_query(&mut self, number: LineId, stream: u32, query: &QueryRequest) {
-        let Some((node, origin)) = self.admit(number, stream, PartitionId::DIRECTORY) else { return };
-        if let Some(client) = self.lines.open[&number].greeted {
-            let request = Box::new(query.clone());
-            self.input(node, number.0, Input::Query { origin, client, request });
+        if let Err(refusal) = line.pending.check(stream) {
+            return self.fail("wire", format!("a client's request is refused: {refusal:?}"));
         }
-    }
-
-    fn request(&mut self, number: LineId, stream: u32, group: PartitionId, request: Request) {
-        let Some((node, origin)) = self.admit(number, stream, group) else { return };
-        let stale = request.read_rules().0;
-        if let Some(line) = self.lines.open.get_mut(&number).filter(|_| stale) {
-            line.stale.insert(stream);
-        }
-        self.input(node, number.0, Input::Request { group, origin, request });
-    }
-
-    fn greet(&mut self, number: LineId, (stream, client): (u32, ClientId), out: &mut BytesMut) {
-        let Some(line) = self.lines.open.get_mut(&number) else { return };
-        line.greeted = Some(client);
         let node = line.node;
-        let collects = self.plan.server.collecting >> (node % 32) & 1 == 1;
-        let hello = HelloOk {
-            protocol: *PROTOCOL.end(),
-            features: FEATURE_VALIDATE | if collects { FEATURE_COLLECT } else { 0 },
-            cluster: Some(CLUSTER),
-            node: Some(NodeIdentity {
-                node: NodeId(node as u32 + 1),
-                incarnation: self.nodes[node].store.incarnation(),
-            }),
-            map_version: self.nodes[node].process.control.controller.map().version,
-            limits: Limits {
-                frame_bytes: 4 << 20,
-                key_bytes: 4 << 10,
-                value_bytes: 1 << 20,
-                inflight: 1_024,
-                inflight_bytes: 16 << 20,
-            },
-        };
-        encode_control(out, Kind::HelloOk, stream, &hello);
+        match line.pending.begin(stream, input, ()) {
+            Some(input) => self.input(node, number.0, input),
+            None => self.hand_on(number),
+        }
     }
 
-    fn map_reply(&self, node: usize, known: coppice_client::wire::MapVersion) -> MapReply {
-        let own = self.nodes[node].process.control.controller.map();
-        let map = (own.version > known).then(|| (**own).clone());
-        MapReply { map, leaders: self.nodes[node].process.control.leaders.clone().into_iter().collect() }
+    /// Packs go on whose partitions have room for them.
+    pub fn hand_on(&mut self, number: LineId) {
+        while let Some(line) = self.lines.open.get_mut(&number).filter(|line| line.node_open)
+            && let Some(input) = line.pending.next_pack()
+        {
+            let node = line.node;
+            self.input(node, number.0, input);
+        }
+    }
+
+    fn greeted_node(&self, node: usize) -> GreetedNode {
+        let collects = self.plan.server.collecting >> (node % 32) & 1 == 1;
+        let identity =
+            NodeIdentity { node: NodeId(node as u32 + 1), incarnation: self.nodes[node].store.incarnation() };
+        GreetedNode {
+            identity: Some((CLUSTER, identity)),
+            features: if collects { FEATURES } else { FEATURES & !FEATURE_COLLECT },
+            map_version: self.nodes[node].process.control.controller.map().version,
+            inflight: INFLIGHT,
+            inflight_bytes: 16 << 20,
+            is_draining: false,
+        }
     }
 
     /// Whether what is answered was asked to be answered at once.
@@ -202,15 +169,15 @@ impl World {
         }
         let map = Arc::clone(self.nodes[node].process.control.controller.map());
         let Some(line) = self.lines.open.get_mut(&name).filter(|line| line.node_open) else { return };
-        if !line.waiting.contains_key(&stream) {
+        if line.pending.get(stream).is_none() {
             return;
         }
         let mut out = BytesMut::new();
         match WireReply::new(group, reply, || map, |_| hint) {
             WireReply::Answer(answer) => put_answer(&mut out, stream, &answer),
             WireReply::Values(values) => put_answer(&mut out, stream, &values.encode()),
-            WireReply::Range(job) if line.ranges.len() < RANGES_MAX => {
-                line.ranges.insert(stream, Range(*job));
+            WireReply::Range(job) if line.ranges.len() < ranges_max(INFLIGHT) => {
+                line.ranges.insert(stream, *job);
                 return self.send_range_chunks(name, stream);
             }
             WireReply::Range(_) => busy().encode(&mut out, stream),
@@ -222,8 +189,18 @@ impl World {
             WireReply::Refused(refusal) => refusal.encode(&mut out, stream),
             WireReply::Nothing => {}
         }
-        line.waiting.remove(&stream);
+        self.end(name, stream);
         self.answer(name, out);
+    }
+
+    /// A request is answered; packs that have waited for that go on when the worker is done with what it is at.
+    fn end(&mut self, number: LineId, stream: u32) {
+        let Some(line) = self.lines.open.get_mut(&number) else { return };
+        line.pending.end(stream);
+        if line.pending.has_packs() {
+            let (node, (worker, connection)) = (line.node, number);
+            self.mail(node, worker, Mail::Packs(connection));
+        }
     }
 
     fn note_gathered(&mut self, reply: &Reply) {
@@ -251,12 +228,12 @@ impl World {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         let Some(range) = line.ranges.get_mut(&stream) else { return };
         let (mut out, mut last) = (BytesMut::new(), false);
-        while !last && range.0.may_send() {
-            last = range.0.send(stream, &mut out);
+        while !last && range.may_send() {
+            last = range.send(stream, &mut out);
         }
         if last {
             line.ranges.remove(&stream);
-            line.waiting.remove(&stream);
+            self.end(number, stream);
         }
         if !out.is_empty() {
             self.answer(number, out);
@@ -282,9 +259,10 @@ impl World {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         let QueryPart { ticket, position, partition_query, cursor } = part;
         let name = (partition_query.query, position.partition);
-        let range = Box::new(partition_query.range(position.partition));
-        let job = RangeJob::of_query(position, ids::ticket(ticket), cursor, range);
-        line.parts.insert(name, Range(job));
+        let job = RangeJob::of_query(position, ids::ticket(ticket), cursor, &partition_query);
+        if line.parts.len() < PARTS_MAX {
+            line.parts.insert(name, job);
+        }
         self.send_part_chunks(number, name);
     }
 
@@ -292,8 +270,8 @@ impl World {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         let Some(part) = line.parts.get_mut(&name) else { return };
         let (mut out, mut last) = (BytesMut::new(), false);
-        while !last && part.0.may_send() {
-            last = part.0.send(name.0, &mut out);
+        while !last && part.may_send() {
+            last = part.send(name.0, &mut out);
         }
         if last {
             line.parts.remove(&name);

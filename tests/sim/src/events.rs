@@ -128,6 +128,8 @@ pub enum Mail {
     Message(Message),
     /// What the workers share has changed.
     Look,
+    /// Packs of the connection of this number may go on.
+    Packs(u64),
     /// Of the controller.
     Control(Input),
     /// A replica is to be hosted.
@@ -139,6 +141,7 @@ impl fmt::Debug for Mail {
         match self {
             Mail::Message(message) => write!(out, "{message:?}"),
             Mail::Look => out.write_str("look"),
+            Mail::Packs(connection) => write!(out, "packs of {connection}"),
             Mail::Control(input) => out.write_str(&fingerprint::show_input(input)),
             Mail::Start(start) => write!(out, "start {} {}", start.group, start.me),
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_client::session::ConnectionId;
 use coppice_client::wire::{ClientId, FrameDecoder, PartitionId};
+use coppice_core::connection::Pending;
 use coppice_core::scan::RangeJob;
 
 use super::plan::Nanos;
@@ -21,7 +22,6 @@ pub struct Lines {
 }
 
 /// A connection, seen from both ends.
-#[derive(Debug)]
 pub struct Line {
     pub client: usize,
     /// The client's name for it.
@@ -41,23 +41,15 @@ pub struct Line {
     pub at_node: FrameDecoder,
     pub at_client: FrameDecoder,
     pub greeted: Option<ClientId>,
-    pub waiting: BTreeMap<u32, PartitionId>,
+    /// Requests that wait.
+    pub pending: Pending<()>,
     /// Of these, reads that take what is decided where they are asked.
     pub stale: BTreeSet<u32>,
     /// Of these, ranges that the node collects.
     pub collects: BTreeSet<u32>,
-    pub ranges: BTreeMap<u32, Range>,
+    pub ranges: BTreeMap<u32, RangeJob>,
     /// Parts of queries, by the client's number of the attempt.
-    pub parts: BTreeMap<(u32, PartitionId), Range>,
-}
-
-/// A range, or a part of a query, that streams.
-pub struct Range(pub RangeJob);
-
-impl std::fmt::Debug for Range {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Range")
-    }
+    pub parts: BTreeMap<(u32, PartitionId), RangeJob>,
 }
 
 impl Line {
@@ -75,7 +67,7 @@ impl Line {
             at_node: FrameDecoder::default(),
             at_client: FrameDecoder::default(),
             greeted: None,
-            waiting: BTreeMap::new(),
+            pending: Pending::default(),
             stale: BTreeSet::new(),
             collects: BTreeSet::new(),
             ranges: BTreeMap::new(),

@@ -65,6 +65,7 @@ impl World {
         let is_for_clients = match &mail {
             Mail::Message(message) => message.is_for_clients(),
             Mail::Look | Mail::Control(_) | Mail::Start(_) => false,
+            Mail::Packs(_) => true,
         };
         let after = self.net.between_threads();
         let boot = self.nodes[node].boot;
@@ -98,6 +99,7 @@ impl World {
             Mail::Start(start) => self.host_replica(node, *start),
             Mail::Control(input) => self.on_control(node, worker, input),
             Mail::Look => self.input(node, worker, Input::TurnEnd),
+            Mail::Packs(connection) => self.hand_on((worker, connection)),
         }
     }
 

@@ -2,11 +2,8 @@
 //! opaque to the ordering core, read by the partition's replicas when its ticket is executed.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use coppice_btree::Value;
 use coppice_client::map::Entry;
-use coppice_client::wire::{
-    ClientId, NodeId, PartitionId, QueryRequest, RangeRequest, Reader, ScanOptions, SubRange, WireError, put_varint,
-};
+use coppice_client::wire::{ClientId, NodeId, QueryRequest, Reader, ScanOptions, SubRange, WireError, put_varint};
 use coppice_ordering::ReplicaId;
 
 /// Beside the flags of [`ScanOptions`].
@@ -132,18 +129,6 @@ impl PartitionQuery {
         let credit = reader.varint_u32()?;
         reader.finish()?;
         Ok(PartitionQuery { client, query, replica, low, high, scan, credit })
-    }
-
-    /// As a range inside `partition`.
-    pub fn range(&self, partition: PartitionId) -> RangeRequest {
-        RangeRequest {
-            low: self.low[..].into(),
-            high: self.high.as_deref().map(Value::from),
-            scan: self.scan,
-            anywhere: true,
-            credit: self.credit,
-            ..RangeRequest::whole(partition)
-        }
     }
 }
 
