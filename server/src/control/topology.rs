@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
-use coppice_core::controller::Input;
+use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, ReshapeRequest, Reshaped};
+use coppice_core::controller::{Input, VerbId};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState};
 use coppice_core::question::{Answer, Assignment, Identified, Question};
 use coppice_core::replica;
@@ -90,12 +90,11 @@ pub(super) fn assign_number(shared: &Arc<Handle>, node: NodeId, state: &Director
 
 /// An operator's change of the cluster's shape: passed on to the leader of the directory, begun, or reported.
 pub(super) fn reshape(control: &mut Control, request: ReshapeRequest, reply: oneshot::Sender<AdminReply>) {
-    let Some(state) = control.controller.driven().cloned() else { return forward(&control.shared, request, reply) };
-    let look = look(control, &state);
+    let Some(state) = control.controller.driven() else { return forward(&control.shared, request, reply) };
+    let look = look(control, state);
     let shared = Arc::clone(&control.shared);
     crate::task::spawn(async move {
         let view = look.await;
-        let request = with_median(&shared, &state, &view, request).await;
         let judge = move |control: &mut Control| {
             control.verbs.newest += 1;
             let verb = control.verbs.newest;
@@ -127,29 +126,21 @@ fn forward(shared: &Arc<Handle>, request: ReshapeRequest, reply: oneshot::Sender
     });
 }
 
-/// A split that does not say where is given the median, as the partition's leader has it.
-async fn with_median(
-    shared: &Arc<Handle>,
-    state: &DirectoryState,
-    view: &View,
-    mut request: ReshapeRequest,
-) -> ReshapeRequest {
-    let begun = state.changes.contains_key(&request.change) || state.ended(request.change).is_some();
-    let Shape::Split { partition, at: at @ None } = &mut request.shape else { return request };
-    let Some(wanted) = partition.or_else(|| view.largest(state)).filter(|_| !begun) else { return request };
-    *partition = Some(wanted);
-    let Some(leader) = view.led(wanted).map(|led| led.leader) else { return request };
-    let median = if shared.own.identity().is_some_and(|own| own.node == leader) {
-        median(shared, wanted).await
-    } else {
-        let address = shared.peers.address(leader).unwrap_or_default();
-        match ask(shared, Some(leader), &address, &Question::Median(wanted), ASK_TIMEOUT).await {
-            Ok(Answer::Median(median)) => median,
-            _ => None,
-        }
-    };
-    *at = median.map(Into::into);
-    request
+/// The leader of a partition says where that is cut into two halves, for the controller.
+pub(super) fn ask_for_median(shared: &Arc<Handle>, verb: VerbId, partition: PartitionId, leader: NodeId) {
+    let shared = Arc::clone(shared);
+    crate::task::spawn(async move {
+        let median = if shared.own.identity().is_some_and(|own| own.node == leader) {
+            median(&shared, partition).await
+        } else {
+            let address = shared.peers.address(leader).unwrap_or_default();
+            match ask(&shared, Some(leader), &address, &Question::Median(partition), ASK_TIMEOUT).await {
+                Ok(Answer::Median(median)) => median,
+                _ => None,
+            }
+        };
+        shared.tell(Input::Median(verb, median.map(Into::into)));
+    });
 }
 
 /// The key that cuts a partition here into two halves.

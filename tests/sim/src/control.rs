@@ -282,6 +282,10 @@ impl World {
                     None => self.on_assigned(node, new, Err("it does not answer".into())),
                 }
             }
+            Effect::Median { verb, partition, leader } => {
+                let median = self.median(leader.0 as usize - 1, partition);
+                self.tell(node, Input::Median(verb, median));
+            }
             Effect::Answer(_, reply) => self.note_answer(&reply),
             Effect::Begin(_, command, _) => self.decide(node, *command),
             Effect::Enlist { address, replaces, registers, state, plan, .. } => {

@@ -196,6 +196,7 @@ pub fn show_told(input: &ControllerInput) -> String {
         }
         ControllerInput::Stop { led, .. } => format!("stop, leading {led:?}"),
         ControllerInput::Verb { request, .. } => format!("verb {request:?}"),
+        ControllerInput::Median(_, median) => format!("median {median:?}"),
     }
 }
 
@@ -222,6 +223,7 @@ pub fn show_wanted(effect: &Wanted) -> String {
         Wanted::TransferEnded(_, outcome) => format!("transfer ended {outcome:?}"),
         Wanted::Stopped => "stopped".into(),
         Wanted::Assign(node, _) => format!("assign {node}"),
+        Wanted::Median { partition, leader, .. } => format!("median of {partition} at {leader}"),
         Wanted::Answer(_, reply) => format!("answer {reply:?}"),
         Wanted::Begin(_, command, _) => format!("begin {command:?}"),
         Wanted::Enlist { address, .. } => format!("enlist {address}"),

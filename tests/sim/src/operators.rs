@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, ChangeId, NodeId, NodeStatus, PartitionId, ReshapeRequest, Reshaped, Shape};
@@ -82,6 +83,12 @@ impl World {
             Enlistment::Answer(answer) => self.note_answer(&AdminReply::Reshaped(*answer)),
             Enlistment::Refused(text) => self.note_answer(&AdminReply::Failed(AdminError::Refused(text))),
         }
+    }
+
+    /// Where a node would cut a partition into two halves.
+    pub fn median(&self, node: usize, partition: PartitionId) -> Option<Bytes> {
+        let partition = self.nodes[node].group(partition)?.replica.executor().machine().partition()?;
+        Some(Bytes::copy_from_slice(&partition.tree().median()?))
     }
 
     /// What an operator hears.
@@ -259,5 +266,23 @@ fn status(node: usize, each: &Node) -> LocalStatus {
         replicas: each.groups().map(|(group, host)| (group, host.status().told())).collect(),
         warnings: Vec::new(),
         full: capacity.full(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use crate::trace::Trace;
+
+    #[test]
+    fn a_split_that_does_not_say_where_is_one_at_the_median() {
+        let mut world = World::new(Plan { partitions: 1, faults: Vec::new(), ..Plan::of(0) }, Trace::silent());
+        let shape = Shape::Split { partition: None, at: None };
+        let request = ReshapeRequest { change: ChangeId(1), shape, dry_run: false, force: false, within: None };
+        world.schedule(1_000 * MS, Event::Operate { request: Box::new(request) });
+        world.run();
+        assert!(world.failure.is_none());
+        assert_eq!(world.map.partitions.len(), 2);
     }
 }

@@ -142,7 +142,8 @@ impl Controller {
                 let (transfers, mut context) = self.transfers();
                 transfers.stop(within, led, longest, &mut context);
             }
-            Input::Verb { verb, request, view } => self.on_verb(verb, &request, &view),
+            Input::Verb { verb, request, view } => self.on_verb(verb, request, view),
+            Input::Median(verb, median) => self.on_median(verb, median),
         }
         self.forget_removed();
         self.release_parents();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, ReshapeRequest, Reshaped};
@@ -91,6 +92,9 @@ pub enum Input {
         /// What the nodes say.
         view: Box<View>,
     },
+    /// Where the partition of [`Effect::Median`] is cut into two halves; none: it has fewer than two keys, or its
+    /// leader does not answer.
+    Median(VerbId, Option<Bytes>),
 }
 
 /// What the log of this node, and its checkpoints, hold of one group.
@@ -169,6 +173,8 @@ pub enum Effect {
     Stopped,
     /// The process at the node's address is to be told which node it is: [`Input::Assigned`], always.
     Assign(NodeId, Arc<DirectoryState>),
+    /// The leader of the partition is asked for its median: [`Input::Median`], always.
+    Median { verb: VerbId, partition: PartitionId, leader: NodeId },
     /// An operator is answered.
     Answer(VerbId, Box<AdminReply>),
     /// The directory is to decide what an operator asked for; then this is the answer.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, ReplicaInfo, Role};
-use coppice_client::wire::{MapVersion, ReplicaId as WireReplica};
+use coppice_client::wire::{ChangeId, MapVersion, ReplicaId as WireReplica, ReshapeRequest, Shape};
 use coppice_ordering::{Ballot, Configuration, Instance, ReplicaId};
 
 use super::*;
@@ -122,6 +122,9 @@ fn said(effect: &Effect) -> Option<String> {
         Effect::Survey => "survey".into(),
         Effect::AskForMap => "ask for the map".into(),
         Effect::Assign(node, _) => format!("assign {node}"),
+        Effect::Median { partition, leader, .. } => format!("median of {partition} from {leader}"),
+        Effect::Begin(_, command, _) => format!("begin {command:?}"),
+        Effect::Answer(_, reply) => format!("answer {reply:?}"),
         Effect::Decide(command) => format!("decide {command:?}"),
         Effect::Leaders(leaders) => {
             let said = leaders.iter().map(|(group, leader)| format!("{group} is led from {leader}"));
@@ -303,6 +306,32 @@ fn the_word_of_the_other_nodes_of_every_group_here_is_awaited() {
     assert_eq!(node.0.neighbours(3), [2, 3].map(NodeId).into(), "there is no map yet");
     node.tell(map(1, &[1, 2, 4], &[]));
     assert_eq!(node.0.neighbours(3), [2, 4].map(NodeId).into());
+}
+
+#[test]
+fn a_split_that_does_not_say_where_goes_on_with_the_median_of_the_largest_partition() {
+    let mut node = Node::new();
+    let directory = Some(entry(PartitionId::DIRECTORY, 1, (b"", None), &[1]));
+    let partitions = vec![entry(PARENT, 1, (b"", Some(b"m")), &[1]), entry(CHILD, 1, (b"m", None), &[1])];
+    let map = PartitionMap { version: MapVersion(1), directory, partitions, ..PartitionMap::default() };
+    node.tell(Input::Report(Report::Directory(Arc::new(DirectoryState { map, ..DirectoryState::default() }))));
+    node.tell(Input::Report(Report::Led(PartitionId::DIRECTORY, Some(OWN))));
+    let replica = |keys| LocalReplica { leads: true, keys, ..LocalReplica::default() };
+    let replicas = [(PARENT, replica(3)), (CHILD, replica(7))].into();
+    let view = View::new([(OWN, LocalStatus { replicas, ..LocalStatus::default() })].into());
+    let mut split = |verb, median: Option<&'static [u8]>| {
+        let shape = Shape::Split { partition: None, at: None };
+        let request = ReshapeRequest { change: ChangeId(1), shape, dry_run: false, force: false, within: None };
+        let asked = node.tell(Input::Verb { verb, request: Box::new(request), view: Box::new(view.clone()) });
+        assert_eq!(asked, ["median of p2 from n1"]);
+        node.tell(Input::Median(verb, median.map(Bytes::from_static))).join(", ")
+    };
+    assert!(
+        split(1, Some(b"t"))
+            .contains("begin Reshape(Split { change: ChangeId(1), partition: PartitionId(2), at: b\"t\"")
+    );
+    assert!(split(2, None).contains("fewer than two keys"));
+    assert!(node.tell(Input::Median(2, None)).is_empty(), "it was answered");
 }
 
 fn led(leader: NodeId) -> Input {

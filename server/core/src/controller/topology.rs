@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, ChangeId, MapVersion, NodeId, PartitionId, ReshapeRequest};
+use coppice_client::wire::{AdminReply, ChangeId, MapVersion, NodeId, PartitionId, ReshapeRequest, Shape};
 use coppice_ordering::Time;
 
 use super::step::ByGroup;
 use super::{Controller, Effect, VerbId};
 use crate::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
-use crate::reshape::{PendingDecisions, Step, Verdict, View, balance, steps, verdict};
+use crate::reshape::{PendingDecisions, Step, Verdict, View, balance, no_median, steps, verdict};
 
 /// Between two looks while something is under way: a move is to be done soon after its learner has caught up.
 const LOOK_BUSY: Duration = Duration::from_millis(50);
@@ -46,6 +47,8 @@ pub(super) struct Topology {
     assigning: BTreeSet<NodeId>,
     /// Nodes that could not be told their number, and why.
     assign_errors: BTreeMap<NodeId, String>,
+    /// Splits at the median of this partition, until that is known.
+    medians: BTreeMap<VerbId, (PartitionId, Box<ReshapeRequest>, Box<View>)>,
 }
 
 impl Topology {
@@ -205,13 +208,13 @@ impl Controller {
     }
 
     /// An operator's change of the topology: begun, or how far it is.
-    pub(super) fn on_verb(&mut self, verb: VerbId, request: &ReshapeRequest, view: &View) {
+    pub(super) fn on_verb(&mut self, verb: VerbId, request: Box<ReshapeRequest>, view: Box<View>) {
         let Some(state) = self.driven().cloned() else {
             let text = "the directory has just got another leader: ask again".to_owned();
             let reply = AdminReply::Failed(AdminError::TimedOut(text));
             return self.effects.push(Effect::Answer(verb, Box::new(reply)));
         };
-        let effect = match verdict(&state, view, self.settings.replicas as usize, request) {
+        let effect = match verdict(&state, &view, self.settings.replicas as usize, &request) {
             Err(error) => Effect::Answer(verb, Box::new(AdminReply::Failed(error))),
             Ok(Verdict::Progress(mut progress)) => {
                 let error = progress.node.and_then(|node| self.topology.assign_errors.get(&node));
@@ -223,11 +226,27 @@ impl Controller {
                 Effect::Answer(verb, Box::new(AdminReply::Reshaped(plan)))
             }
             Ok(Verdict::Begin { command, plan }) => Effect::Begin(verb, command, Box::new(plan)),
+            Ok(Verdict::Median { partition, leader }) => {
+                self.topology.medians.insert(verb, (partition, request, view));
+                Effect::Median { verb, partition, leader }
+            }
             Ok(Verdict::Enlist { address, replaces, plan }) => {
                 let registers = !request.dry_run;
                 Effect::Enlist { verb, address, replaces, registers, state, plan: Box::new(plan) }
             }
         };
         self.effects.push(effect);
+    }
+
+    /// A split at the median goes on.
+    pub(super) fn on_median(&mut self, verb: VerbId, median: Option<Bytes>) {
+        let Some((partition, request, view)) = self.topology.medians.remove(&verb) else { return };
+        match median {
+            Some(at) => {
+                let shape = Shape::Split { partition: Some(partition), at: Some(at) };
+                self.on_verb(verb, Box::new(ReshapeRequest { shape, ..*request }), view);
+            }
+            None => self.effects.push(Effect::Answer(verb, Box::new(AdminReply::Failed(no_median())))),
+        }
     }
 }

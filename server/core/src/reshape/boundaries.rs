@@ -8,6 +8,11 @@ use super::verbs::{Judge, Verdict, another, decide, refused};
 use crate::machine::directory::{Change, ChangeOutcome, Reason, Reshape};
 use crate::machine::partition::BoundaryStep;
 
+/// Nobody knows the median of the partition that is to be cut.
+pub fn no_median() -> AdminError {
+    AdminError::Refused("the partition to be cut has fewer than two keys: say where with --at".into())
+}
+
 impl Judge<'_> {
     pub(super) fn split(&self, partition: Option<PartitionId>, at: Option<&[u8]>) -> Result<Verdict, AdminError> {
         let change = self.request.change;
@@ -18,11 +23,7 @@ impl Judge<'_> {
         if let Some(partition) = partition.filter(|&id| !known(id)) {
             return Err(AdminError::NotFound(format!("there is no partition {partition} that holds keys")));
         }
-        let Some(at) = at else {
-            // Who cannot decide cannot say where its middle is, either.
-            partition.map_or(Ok(()), |partition| self.needs_quorum(partition))?;
-            return refused("the partition to be cut has fewer than two keys: say where with --at".into());
-        };
+        let Some(at) = at else { return self.median(partition) };
         let routed = self.state.map.route(at).map(|entry| entry.partition);
         let Some(partition) = partition.or(routed) else {
             return refused("there is no partition to be cut".into());
@@ -66,6 +67,18 @@ impl Judge<'_> {
         let cut = Some(SplitPlan { at: at.clone(), boundaries });
         let plan = Reshaped { partition: Some(partition), cut, ..self.reshaped(false, 2, steps) };
         decide(Reshape::Split { change, partition, at }, plan)
+    }
+
+    /// A split that does not say where is one at the median, of the largest partition if it names none.
+    fn median(&self, partition: Option<PartitionId>) -> Result<Verdict, AdminError> {
+        let partition = partition.or_else(|| self.view.largest(self.state));
+        // Who cannot decide cannot say where its middle is, either.
+        partition.map_or(Ok(()), |partition| self.needs_quorum(partition))?;
+        let led = partition.and_then(|partition| Some((partition, self.view.led(partition)?.leader)));
+        match led {
+            Some((partition, leader)) => Ok(Verdict::Median { partition, leader }),
+            None => Err(no_median()),
+        }
     }
 
     pub(super) fn merge(&self, partition: PartitionId, into: Option<PartitionId>) -> Result<Verdict, AdminError> {

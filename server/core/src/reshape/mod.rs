@@ -14,6 +14,7 @@ mod verbs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use boundaries::no_median;
 use coppice_client::map::{PartitionMap, Role};
 use coppice_client::wire::{NodeId, PartitionId, ReplicaId};
 use coppice_ordering::Configuration;

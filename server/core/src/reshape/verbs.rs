@@ -22,6 +22,8 @@ pub enum Verdict {
         /// What will be done.
         plan: Reshaped,
     },
+    /// The partition is to be cut at its median, which this node, its leader, knows.
+    Median { partition: PartitionId, leader: NodeId },
     /// The process at this address is to become a node.
     Enlist {
         /// Its peer port.

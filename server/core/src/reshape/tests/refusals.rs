@@ -21,6 +21,7 @@ impl Model {
         match self.judge(&ReshapeRequest { dry_run: true, ..request.clone() })? {
             Verdict::Begin { plan, .. } | Verdict::Enlist { plan, .. } => Ok(plan),
             Verdict::Progress(progress) => Ok(progress),
+            Verdict::Median { .. } => Err(no_median()),
         }
     }
 }
