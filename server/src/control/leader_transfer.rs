@@ -1,13 +1,13 @@
-//! Leader transfers on their way: whoever is asked finds the leader, asks it, and tells what came of it. What the
-//! leader does is decided in [`coppice_core::controller`].
+//! Leader transfers on their way: whoever is asked finds the leader, asks it, and tells what came of it. Both that and
+//! what the leader does is decided in [`coppice_core::controller`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, NodeId, PartitionId, TRANSFER_DEADLINE_MAX};
-use coppice_core::controller::{Input, Reached, TransferId, TransferOutcome, may_lead};
+use coppice_core::controller::routing::{Ask, Next, Routing, Unheard};
+use coppice_core::controller::{Input, Reached, TransferId, TransferOutcome};
 use coppice_core::question::{Answer, Question};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -21,9 +21,6 @@ use crate::shared::Shared;
 /// How long another node may take to say who leads.
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Between two looks for a leader, while there is none or the last one does not answer.
-const LOOK: Duration = Duration::from_millis(20);
-
 /// Of the answer, beside the pause that is waited for: the way there and back.
 const MARGIN: Duration = Duration::from_secs(1);
 
@@ -33,10 +30,6 @@ struct Transfer {
     partition: PartitionId,
     to: NodeId,
     until: Instant,
-}
-
-fn failed(error: AdminError) -> AdminReply {
-    AdminReply::Failed(error)
 }
 
 /// Transfers of which somebody waits to hear.
@@ -63,13 +56,16 @@ pub(super) fn transfer(
     deadline: Duration,
     reply: oneshot::Sender<AdminReply>,
 ) {
-    if let Err(error) = may_lead(&shared.cluster.map(), partition, to) {
-        _ = reply.send(failed(error));
-        return;
-    }
+    let routing = match Routing::new(&shared.cluster.map(), partition, to) {
+        Ok(routing) => routing,
+        Err(error) => {
+            _ = reply.send(AdminReply::Failed(error));
+            return;
+        }
+    };
     let (shared, until) = (Arc::clone(shared), Instant::now() + deadline);
     crate::task::spawn(async move {
-        _ = reply.send(route(&shared, Transfer { partition, to, until }).await);
+        _ = reply.send(route(&shared, routing, Transfer { partition, to, until }).await);
     });
 }
 
@@ -84,7 +80,7 @@ pub(super) fn answer_transfer(
     let (shared, within) = (Arc::clone(shared), deadline.min(TRANSFER_DEADLINE_MAX));
     crate::task::spawn(async move {
         let outcome = transfer_here(&shared, (partition, to), within).await;
-        _ = reply.send(admin_reply(outcome).map_or(Answer::NotLeader, Answer::Admin));
+        _ = reply.send(outcome.reply().map_or(Answer::NotLeader, Answer::Admin));
     });
 }
 
@@ -116,52 +112,35 @@ pub(super) fn begin_stop(shared: &Arc<Handle>) {
     });
 }
 
-/// What an operator hears of a transfer; none: the leader is somewhere else.
-fn admin_reply(outcome: TransferOutcome) -> Option<AdminReply> {
-    match outcome {
-        TransferOutcome::Done(pause) => Some(AdminReply::Transferred { pause_us: pause.as_micros() as u64 }),
-        TransferOutcome::NotLeader => None,
-        TransferOutcome::Failed(error) => Some(failed(error)),
-    }
-}
-
-/// Asks the leader until it answers, or the time is over.
-async fn route(shared: &Arc<Handle>, transfer: Transfer) -> AdminReply {
-    let Transfer { partition, to, until } = transfer;
-    let (mut reason, mut sent) = (None, false);
+/// Asks who leads and then the leader, as `routing` decides.
+async fn route(shared: &Arc<Handle>, mut routing: Routing, transfer: Transfer) -> AdminReply {
+    let left = || transfer.until.saturating_duration_since(Instant::now());
+    let (mut next, mut asked) = (Next::Continue(Ask::Look(Duration::ZERO)), JoinSet::new());
     loop {
-        match leader_of(shared, partition).await {
-            Some(leader) if leader == to => return AdminReply::Transferred { pause_us: 0 },
-            Some(leader) if is_own(shared, leader) => {
-                let within = until.saturating_duration_since(Instant::now());
-                if let Some(reply) = admin_reply(transfer_here(shared, (partition, to), within).await) {
-                    return reply;
-                }
+        let ask = match next {
+            Next::Continue(ask) => ask,
+            Next::Break(answer) => return answer,
+        };
+        next = match ask {
+            Ask::Look(pause) => {
+                tokio::time::sleep(pause).await;
+                let own = shared.own.identity().map(|own| own.node);
+                routing.look(&shared.cluster.map(), own, shared.cluster.leader(transfer.partition), left())
             }
-            Some(leader) => match ask_leader(shared, leader, transfer).await {
-                Ok(Some(reply)) => return reply,
-                Ok(None) => reason = Some(format!("{leader} does not lead {partition}")),
-                Err(AskError::Refused { text, .. }) => return failed(AdminError::Refused(text)),
-                Err(error) => {
-                    sent |= !matches!(error, AskError::Unreachable { .. });
-                    let text = format!("{leader}, the last known leader of {partition}, cannot be reached: {error}");
-                    reason = Some(text);
-                }
+            Ask::WhoLeads(nodes) => {
+                asked = who_leads(shared, transfer.partition, nodes);
+                Next::Continue(Ask::Hear)
+            }
+            Ask::Hear => match asked.join_next().await {
+                Some(Ok((node, leader))) => routing.on_named(node, leader),
+                Some(Err(_)) => Next::Continue(Ask::Hear),
+                None => routing.on_all_named(left()),
             },
-            None => {}
+            Ask::Transfer(leader) => {
+                let answer = ask_leader(shared, leader, transfer, left()).await;
+                routing.on_answer(leader, answer, left())
+            }
         }
-        if Instant::now() + LOOK >= until {
-            break;
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-    let nobody = || format!("{partition} has no leader that its nodes know of");
-    match (sent, reason) {
-        (true, reason) => {
-            let text = reason.unwrap_or_else(nobody);
-            failed(AdminError::TimedOut(format!("{to} did not take {partition} over in time: {text}")))
-        }
-        (false, reason) => failed(AdminError::Unavailable(reason.unwrap_or_else(nobody))),
     }
 }
 
@@ -169,52 +148,43 @@ fn is_own(shared: &Shared, node: NodeId) -> bool {
     shared.own.identity().is_some_and(|own| own.node == node)
 }
 
-/// Who leads, as this node knows it; a node without a replica of the group asks those that have one.
-async fn leader_of(shared: &Arc<Handle>, partition: PartitionId) -> Option<NodeId> {
-    let map = shared.cluster.map();
-    let entry = map.group(partition)?;
-    let own = shared.own.identity()?.node;
-    let known = shared.cluster.leader(partition);
-    if entry.replica_on(own).is_some() && known.is_some() {
-        return known;
-    }
+/// Asks these nodes who leads.
+fn who_leads(shared: &Arc<Handle>, partition: PartitionId, nodes: Vec<NodeId>) -> JoinSet<(NodeId, Option<NodeId>)> {
     let mut asked = JoinSet::new();
-    let others = entry.replicas.iter().map(|info| info.node);
-    for node in others.filter(|&node| node != own && !shared.peers.is_cut_off(node)) {
+    for node in nodes.into_iter().filter(|&node| !shared.peers.is_cut_off(node)) {
         let Some(address) = shared.peers.address(node) else { continue };
         let shared = Arc::clone(shared);
-        asked.spawn_local(async move { (node, ask(&shared, Some(node), &address, &Question::Map, ASK_TIMEOUT).await) });
+        asked.spawn_local(async move {
+            let answer = ask(&shared, Some(node), &address, &Question::Map, ASK_TIMEOUT).await;
+            let Ok(Answer::Map { leaders, .. }) = answer else { return (node, None) };
+            (node, leaders.into_iter().find(|(group, _)| *group == partition).map(|(_, leader)| leader))
+        });
     }
-    let mut named: BTreeMap<NodeId, usize> = BTreeMap::new();
-    while let Some(answer) = asked.join_next().await {
-        let Ok((node, Ok(Answer::Map { leaders, .. }))) = answer else { continue };
-        let leader = leaders.iter().find(|(group, _)| *group == partition).map(|(_, leader)| *leader);
-        if leader == Some(node) {
-            // It knows best.
-            return leader;
-        }
-        leader.into_iter().for_each(|leader| *named.entry(leader).or_default() += 1);
-    }
-    named.into_iter().max_by_key(|(_, count)| *count).map(|(leader, _)| leader)
+    asked
 }
 
-/// What the leader says; none: it does not lead.
 async fn ask_leader(
-    shared: &Shared,
+    shared: &Arc<Handle>,
     leader: NodeId,
-    Transfer { partition, to, until }: Transfer,
-) -> Result<Option<AdminReply>, AskError> {
+    Transfer { partition, to, .. }: Transfer,
+    left: Duration,
+) -> Result<Option<AdminReply>, Unheard> {
+    if is_own(shared, leader) {
+        return Ok(transfer_here(shared, (partition, to), left).await.reply());
+    }
     let address = shared.peers.address(leader).unwrap_or_default();
     if shared.peers.is_cut_off(leader) {
-        return Err(AskError::Unreachable { address, text: "cut off".into() });
+        return Err(Unheard::Unreachable(format!("{address}: cut off")));
     }
-    let left = until.saturating_duration_since(Instant::now());
     let deadline_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
     let question = Question::Transfer { partition, to, deadline_ms };
-    match ask(shared, Some(leader), &address, &question, left + MARGIN).await? {
-        Answer::Admin(reply) => Ok(Some(reply)),
-        Answer::NotLeader => Ok(None),
-        _ => Err(AskError::Refused { address, text: "an unexpected answer".into() }),
+    match ask(shared, Some(leader), &address, &question, left + MARGIN).await {
+        Ok(Answer::Admin(reply)) => Ok(Some(reply)),
+        Ok(Answer::NotLeader) => Ok(None),
+        Ok(_) => Err(Unheard::Refused("an unexpected answer".into())),
+        Err(AskError::Refused { text, .. }) => Err(Unheard::Refused(text)),
+        Err(error @ AskError::Unreachable { .. }) => Err(Unheard::Unreachable(error.to_string())),
+        Err(error) => Err(Unheard::Lost(error.to_string())),
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod fetches;
 mod replicas;
+pub mod routing;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,7 @@ use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::Time;
 pub use step::{Effect, FetchId, Input, RecoveredReplica, VerbId};
-pub use transfer::{Reached, TransferId, TransferOutcome, may_lead};
+pub use transfer::{Reached, TransferId, TransferOutcome};
 
 use crate::machine::Machine;
 use crate::replica_manager::ReplicaManager;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coppice_client::map::{Entry, NodeState, PartitionMap, Role};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{NodeId, PartitionId};
+use coppice_client::wire::{AdminReply, NodeId, PartitionId};
 use coppice_ordering::{ReplicaId, Time};
 
 use super::Effect;
@@ -28,6 +28,17 @@ pub enum TransferOutcome {
     NotLeader,
     /// It was not begun, or not done in time.
     Failed(AdminError),
+}
+
+impl TransferOutcome {
+    /// What an operator hears of it; none: the leader is somewhere else.
+    pub fn reply(self) -> Option<AdminReply> {
+        match self {
+            TransferOutcome::Done(pause) => Some(AdminReply::Transferred { pause_us: pause.as_micros() as u64 }),
+            TransferOutcome::NotLeader => None,
+            TransferOutcome::Failed(error) => Some(AdminReply::Failed(error)),
+        }
+    }
 }
 
 /// Groups that a node leads, and the nodes that it reaches for each.
@@ -55,7 +66,7 @@ pub(super) struct Transfers {
 ///
 /// # Errors
 /// Why not.
-pub fn may_lead(map: &PartitionMap, partition: PartitionId, to: NodeId) -> Result<(), AdminError> {
+pub(super) fn may_lead(map: &PartitionMap, partition: PartitionId, to: NodeId) -> Result<(), AdminError> {
     let Some(entry) = map.entry(partition) else {
         return Err(AdminError::NotFound(format!("there is no partition {partition}")));
     };
