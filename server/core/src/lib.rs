@@ -21,6 +21,7 @@ pub mod handshake;
 pub mod ids;
 pub mod incarnation;
 pub mod machine;
+pub mod majority;
 pub mod multicast;
 pub mod question;
 pub mod replay;

@@ -10,6 +10,7 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{
     AdminReply, MapVersion, NodeId, NodeStatus, PartitionId, PartitionStatus, ReplicaStatus, Status, StatusGet,
 };
+use coppice_core::majority::{is_majority, voters_up};
 use coppice_core::digests::Digests;
 use coppice_core::question::{Answer, Question};
 use coppice_core::status::{Capacity, LocalReplica, LocalStatus};
@@ -287,12 +288,11 @@ const DISK_WARNING: &str = "disk reserve reached: writes that grow are refused w
 /// knows a leader of it.
 fn tolerated_failures(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>) -> i32 {
     let spare = |entry: &coppice_client::map::Entry| {
-        let voters = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);
         let up = |node: NodeId| known.get(&node).is_some_and(|local| local.replicas.contains_key(&entry.partition));
-        let (all, alive) = voters.fold((0, 0), |(all, alive), replica| (all + 1, alive + i32::from(up(replica.node))));
+        let (alive, all) = voters_up(entry, up);
         let mut replicas = known.values().filter_map(|local| local.replicas.get(&entry.partition));
         let led = replicas.any(|replica| replica.leads || replica.leader.is_some());
-        if led { alive - (all / 2 + 1) } else { -1 }
+        if led { alive as i32 - (all as i32 / 2 + 1) } else { -1 }
     };
     map.directory.iter().chain(&map.partitions).map(spare).min().unwrap_or(-1).max(-1)
 }
@@ -339,7 +339,7 @@ fn assemble(
         nodes,
         partitions,
         warnings,
-        majority: super::majority::is_majority(map, |node| known.contains_key(&node)),
+        majority: is_majority(map, |node| known.contains_key(&node)),
     }
 }
 

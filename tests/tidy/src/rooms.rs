@@ -89,6 +89,7 @@ const ORDERS: &[Order] = &[
             "access",
             "cost",
             "failure_detector",
+            "majority",
             "checkpoint_due",
             "replay",
             "sessions",

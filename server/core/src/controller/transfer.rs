@@ -11,6 +11,7 @@ use coppice_ordering::{ReplicaId, Time};
 
 use super::Effect;
 use super::step::ByGroup;
+use crate::majority::voters_up;
 use crate::{ids, replica, worker};
 
 /// Names one request for a transfer, as its driver counts them.
@@ -82,9 +83,8 @@ pub(super) fn may_lead(map: &PartitionMap, partition: PartitionId, to: NodeId) -
 /// Why node `own` cannot transfer `group` to node `to`, if it reaches only these.
 fn obstacle(group: &Entry, to: NodeId, own: NodeId, reached: &[NodeId]) -> Option<String> {
     let partition = group.partition;
-    let voters = group.replicas.iter().filter(|info| info.role == Role::Voter);
     let answers = |node: NodeId| node == own || reached.contains(&node);
-    let (up, all) = voters.fold((0, 0), |(up, all), info| (up + usize::from(answers(info.node)), all + 1));
+    let (up, all) = voters_up(group, answers);
     if up <= all / 2 {
         return Some(format!("{partition} has no quorum: {up} of its {all} voters answer"));
     }

@@ -15,7 +15,7 @@ mod verbs;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use boundaries::no_median;
-use coppice_client::map::{PartitionMap, Role};
+use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId, ReplicaId};
 use coppice_ordering::Configuration;
 pub use deciding::PendingDecisions;
@@ -24,6 +24,7 @@ pub use plan::{balance, steps};
 pub use verbs::{Verdict, verdict};
 
 use crate::machine::directory::{DirectoryCommand, DirectoryState};
+use crate::majority::voters_up;
 use crate::status::{GroupReport, LocalStatus};
 
 /// What the nodes said of themselves lately.
@@ -90,9 +91,7 @@ impl View {
 
     /// How many of the group's voters, as the map has them, answered: those, and all.
     pub fn voters_up(&self, state: &DirectoryState, group: PartitionId) -> (usize, usize) {
-        let Some(entry) = state.map.entry(group) else { return (0, 0) };
-        let voters = entry.replicas.iter().filter(|replica| replica.role == Role::Voter);
-        voters.fold((0, 0), |(up, all), replica| (up + usize::from(self.is_up(replica.node)), all + 1))
+        state.map.entry(group).map_or((0, 0), |entry| voters_up(entry, |node| self.is_up(node)))
     }
 }
 
