@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 pub use bootstrap::addresses;
 use coppice_client::map::Addresses;
 use coppice_client::wire::AdminReply;
+use coppice_core::bootstrap::Bootstrap;
 use coppice_core::controller::{self, Controller, FetchId, VerbId};
 use coppice_core::settings::ClusterSettings;
 use coppice_ordering::Time;
@@ -129,7 +130,7 @@ pub struct Control {
     /// Threads that fetch a snapshot and wait for the word whether it is wanted.
     offers: BTreeMap<FetchId, std::sync::mpsc::SyncSender<bool>>,
     verbs: Verbs,
-    bootstrap: bootstrap::Bootstrap,
+    bootstrap: Bootstrap,
     settings: KnownSettings,
     announcement: Announcement,
     started: Instant,
@@ -158,7 +159,7 @@ impl Control {
             driver: Driver::default(),
             offers: BTreeMap::new(),
             verbs: Verbs::default(),
-            bootstrap: bootstrap::Bootstrap::default(),
+            bootstrap: Bootstrap::default(),
             settings: KnownSettings::default(),
             announcement: Announcement { addresses, task: None },
             started,

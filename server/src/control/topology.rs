@@ -11,12 +11,13 @@ use coppice_core::controller::{Input, VerbId};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState};
 use coppice_core::question::{Answer, Assignment, Identified, Question};
 use coppice_core::replica;
-use coppice_core::reshape::{self, Applicant, Enlistment, View};
+use coppice_core::reshape::{self, Enlistment, View};
 use coppice_core::status::LocalStatus;
 use coppice_ordering::{Configuration, Instance};
 use tokio::sync::oneshot;
 
 use super::admin::decide_here;
+use super::bootstrap::applicant;
 use super::effects::address_in;
 use super::{Control, Handle};
 use crate::rpc::{AskError, ask, ask_anybody};
@@ -181,8 +182,7 @@ pub(super) async fn enlist(
         }
     };
     let own = shared.own.identity().map(|identity| identity.cluster);
-    let Identified { identity, name, addresses, .. } = identified;
-    let applicant = Applicant { identity, name, addresses };
+    let applicant = applicant(identified);
     let register = match reshape::enlist(state, own, &address, applicant, (replaces, register), plan.clone()) {
         Enlistment::Register(register) => DirectoryCommand::Reshape(register),
         Enlistment::Answer(answer) => return AdminReply::Reshaped(*answer),

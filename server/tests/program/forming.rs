@@ -67,19 +67,3 @@ fn an_init_that_is_sent_again_hears_that_it_formed_the_cluster() {
     let said = init(8);
     assert!(said.is_err(), "{said:?}");
 }
-
-#[cfg(feature = "mutants")]
-#[test]
-fn an_init_that_is_forgotten_is_caught() {
-    crate::common::assert_caught(
-        "init_forgets",
-        "forming::an_init_that_is_sent_again_hears_that_it_formed_the_cluster",
-    );
-}
-
-#[cfg(feature = "mutants")]
-#[test]
-fn init_that_asks_nobody_is_caught() {
-    let test = "forming::nothing_is_begun_while_a_seed_does_not_answer";
-    crate::common::assert_caught("init_asks_nobody", test);
-}

@@ -1,22 +1,19 @@
-//! The shape of a cluster that `init` forms (operations.md 1.2): whether it can be, and its first map.
+//! Forming a cluster, once (operations.md 1.2): whether it can have that shape, its first map, and the order of what is
+//! asked of its seeds.
+
+mod forming;
 
 use bytes::Bytes;
 use coppice_client::map::{Entry, NodeInfo, PartitionMap, ReplicaInfo, Role};
-use coppice_client::wire::{ClusterId, InitRequest, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId};
+use coppice_client::wire::{InitRequest, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId};
+
+pub use forming::{Ask, Bootstrap, Forming, Heard, INIT_TIMEOUT, Init, Next, Process};
 
 use crate::settings::ClusterSettings;
 
-/// Whether a process stands in the way of an `init` that node of cluster `own` carries out: it belongs to another
-/// cluster, or to one that is whole.
-pub fn is_in_the_way(identity: Option<(ClusterId, NodeId)>, own: Option<ClusterId>, is_whole: bool) -> bool {
-    identity.is_some_and(|(cluster, _)| Some(cluster) != own || is_whole)
-}
-
-/// Whether `init` can form such a cluster on so many nodes, each of which has room for so many partitions.
-///
-/// # Errors
-/// Why not.
-pub fn check(request: &InitRequest, nodes: usize, partitions_max: usize) -> Result<(), String> {
+/// The settings of the cluster that `init` forms, if it can on so many nodes, each of which has room for so many
+/// partitions.
+fn check(request: &InitRequest, nodes: usize, partitions_max: usize) -> Result<ClusterSettings, String> {
     if request.partitions == 0 || request.partitions > 256 {
         return Err(format!("{} partitions: between 1 and 256 are possible", request.partitions));
     }
@@ -39,7 +36,7 @@ pub fn check(request: &InitRequest, nodes: usize, partitions_max: usize) -> Resu
 }
 
 /// `limits.partitions`: as many replicas of partitions as one node gets must fit on it.
-fn check_space(request: &InitRequest, nodes: usize, partitions_max: usize) -> Result<(), String> {
+fn check_space(request: &InitRequest, nodes: usize, partitions_max: usize) -> Result<ClusterSettings, String> {
     let pairs = request.settings.iter().cloned().collect();
     let settings = ClusterSettings::of_pairs(&pairs).map_err(|error| error.to_string())?;
     let replicas = (settings.replicas as usize).min(nodes);
@@ -47,11 +44,11 @@ fn check_space(request: &InitRequest, nodes: usize, partitions_max: usize) -> Re
     if most > partitions_max {
         return Err(format!("a node would hold {most} partitions, limits.partitions allows {partitions_max}"));
     }
-    Ok(())
+    Ok(settings)
 }
 
 /// Partitions 1 to N; replicas and preferred leaders spread evenly.
-pub fn first_map(
+fn first_map(
     nodes: Vec<NodeInfo>,
     directory: &[(ReplicaId, NodeId, String)],
     request: &InitRequest,
@@ -147,14 +144,5 @@ mod tests {
         fails(&request(3, &["p", "g"]), "must ascend");
         assert!(check(&request(8, &[]), 3, 7).is_err_and(|why| why.contains("limits.partitions allows 7")));
         assert!(check(&request(8, &[]), 3, 8).is_ok());
-    }
-
-    #[test]
-    fn another_cluster_stands_in_the_way() {
-        let (own, other) = (ClusterId(1), ClusterId(2));
-        assert!(is_in_the_way(Some((other, NodeId(1))), Some(own), false));
-        assert!(is_in_the_way(Some((own, NodeId(1))), Some(own), true));
-        assert!(!is_in_the_way(Some((own, NodeId(1))), Some(own), false), "an init that was interrupted goes on");
-        assert!(!is_in_the_way(None, None, false));
     }
 }
