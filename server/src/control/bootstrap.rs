@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::map::{Addresses, Entry, ReplicaInfo, Role};
+use coppice_client::map::Addresses;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ClusterId, InitRequest, PartitionId};
-use coppice_core::bootstrap::{Ask, Forming, Heard, INIT_TIMEOUT, Init, Next, Process};
+use coppice_core::bootstrap::{Ask, Forming, Heard, INIT_TIMEOUT, Init, Next, Process, becomes, first_directory};
 use coppice_core::controller;
 use coppice_core::incarnation::Identity;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
@@ -52,43 +52,29 @@ pub(super) fn init(control: &mut Control, request: InitRequest, reply: tokio::sy
 
 /// Becomes a node of a cluster: durable before it answers; only a node without an identity accepts.
 pub(super) fn assign(control: &mut Control, assignment: &Assignment) -> Answer {
-    if let Some(own) = control.shared.own.identity() {
-        if (own.cluster, own.node) == (assignment.cluster, assignment.node) {
-            // Once there is a map, it says where the directory is.
-            if control.shared.cluster.map().version.0 == 0 {
-                start_directory(control, assignment);
-            }
-            return Answer::Identified(identified(control));
-        }
-        return Answer::Refused(format!("this is {} of cluster {} already", own.node, own.cluster));
-    }
-    if let Some(Err(error)) = control.shared.tls().map(|tls| tls.must_name(assignment.node)) {
-        return Answer::Refused(format!("this node is to be {}: {error}", assignment.node));
-    }
-    match control.storage.home.adopt(assignment.cluster, assignment.node) {
-        Ok(()) => {
-            if let Err(error) = control.open_log() {
-                return Answer::Refused(error.to_string());
-            }
-            start_directory(control, assignment);
-            Answer::Identified(identified(control))
-        }
-        Err(error) => Answer::Refused(error.to_string()),
+    match become_node(control, assignment) {
+        Ok(()) => Answer::Identified(identified(control)),
+        Err(text) => Answer::Refused(text),
     }
 }
 
-/// Starts group 0 here if the assignment places a replica of it on this node.
-fn start_directory(control: &mut Control, assignment: &Assignment) {
-    let replicas: Vec<ReplicaInfo> = assignment
-        .directory
-        .iter()
-        .map(|(replica, node, _)| ReplicaInfo { replica: *replica, node: *node, role: Role::Voter })
-        .collect();
-    for (_, node, address) in &assignment.directory {
-        control.link(*node, address);
+fn become_node(control: &mut Control, &Assignment { cluster, node, ref directory }: &Assignment) -> Result<(), String> {
+    let own = control.shared.own.identity().map(|own| (own.cluster, own.node));
+    if becomes(own, (cluster, node))? {
+        if let Some(Err(error)) = control.shared.tls().map(|tls| tls.must_name(node)) {
+            return Err(format!("this node is to be {node}: {error}"));
+        }
+        control.storage.home.adopt(cluster, node).map_err(|error| error.to_string())?;
+        control.open_log().map_err(|error| error.to_string())?;
     }
-    let entry = Entry { partition: PartitionId::DIRECTORY, replicas, ..Entry::default() };
-    control.tell(controller::Input::Founded(Box::new(entry)));
+    // Once there is a map, it says where the directory is.
+    if control.shared.cluster.map().version.0 == 0 {
+        for (_, node, address) in directory {
+            control.link(*node, address);
+        }
+        control.tell(controller::Input::Founded(Box::new(first_directory(directory))));
+    }
+    Ok(())
 }
 
 pub(super) fn identified(control: &Control) -> Identified {

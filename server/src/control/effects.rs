@@ -5,12 +5,13 @@ use std::sync::Arc;
 use coppice_client::wire::AdminReply;
 use coppice_core::controller::{Effect, Input};
 use coppice_core::machine::directory::DirectoryReply;
+use coppice_core::reshape::begun;
 use coppice_core::question::Question;
 use coppice_core::{replica, worker};
 
 use super::Control;
 use super::admin::decide_here;
-use super::topology::{ASK_TIMEOUT, begun, configure, enlist};
+use super::topology::{ASK_TIMEOUT, configure};
 use crate::rpc::ask;
 use crate::start_error::StorageError;
 
@@ -100,14 +101,9 @@ impl Control {
             Effect::Answer(verb, reply) => self.answer_verb(verb, *reply),
             Effect::Begin(verb, command, plan) => {
                 let Some(reply) = self.verbs.waiting.remove(&verb) else { return };
-                crate::task::spawn(async move { _ = reply.send(begun(&shared, *command, *plan).await) });
+                crate::task::spawn(async move { _ = reply.send(begun(decide_here(&shared, *command).await, *plan)) });
             }
-            Effect::Enlist { verb, address, replaces, registers, state, plan } => {
-                let Some(reply) = self.verbs.waiting.remove(&verb) else { return };
-                crate::task::spawn(async move {
-                    _ = reply.send(enlist(&shared, &state, address, (replaces, registers), *plan).await);
-                });
-            }
+            Effect::Identify { verb, address } => super::topology::identify(&self.shared, verb, address),
         }
     }
 

@@ -6,17 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, ReshapeRequest, Reshaped};
+use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, ReshapeRequest};
 use coppice_core::controller::{Input, VerbId};
-use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState};
+use coppice_core::machine::directory::DirectoryState;
 use coppice_core::question::{Answer, Assignment, Identified, Question};
 use coppice_core::replica;
-use coppice_core::reshape::{self, Enlistment, View};
+use coppice_core::reshape::View;
 use coppice_core::status::LocalStatus;
 use coppice_ordering::{Configuration, Instance};
 use tokio::sync::oneshot;
 
-use super::admin::decide_here;
 use super::bootstrap::applicant;
 use super::effects::address_in;
 use super::{Control, Handle};
@@ -153,47 +152,20 @@ pub(super) async fn median(shared: &Arc<Handle>, partition: PartitionId) -> Opti
     median.await.flatten()
 }
 
-/// Has the directory decide the beginning of a change.
-pub(super) async fn begun(shared: &Arc<Handle>, command: DirectoryCommand, plan: Reshaped) -> AdminReply {
-    match decide_here(shared, command).await {
-        Ok(DirectoryReply::Refused(reason)) => AdminReply::Failed(AdminError::Refused(reason.to_string())),
-        Ok(_) => AdminReply::Reshaped(plan),
-        Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
-    }
-}
-
-/// Gives the process at `address` a number, if it waits for one; without `register` only looks whether it does.
-pub(super) async fn enlist(
-    shared: &Arc<Handle>,
-    state: &DirectoryState,
-    address: String,
-    (replaces, register): (Option<NodeId>, bool),
-    plan: Reshaped,
-) -> AdminReply {
-    let refused = |text: String| AdminReply::Failed(AdminError::Refused(text));
-    let identified = match ask_anybody(shared, &address, &Question::Identify, ASK_TIMEOUT * 3).await {
-        Ok(Answer::Identified(identified)) => identified,
-        Ok(_) => return refused(format!("{address} is not the peer port of a coppice process")),
-        Err(AskError::Broken { text, .. }) => {
-            return refused(format!("{address} is not the peer port of a coppice process: {text}"));
-        }
-        Err(error) => {
-            return refused(format!("nobody answers there: {error}; give the peer port of a running coppice serve"));
-        }
-    };
-    let own = shared.own.identity().map(|identity| identity.cluster);
-    let applicant = applicant(identified);
-    let register = match reshape::enlist(state, own, &address, applicant, (replaces, register), plan.clone()) {
-        Enlistment::Register(register) => DirectoryCommand::Reshape(register),
-        Enlistment::Answer(answer) => return AdminReply::Reshaped(*answer),
-        Enlistment::Refused(text) => return refused(text),
-    };
-    match decide_here(shared, register).await {
-        Ok(DirectoryReply::Registered(node)) => AdminReply::Reshaped(Reshaped { node: Some(node), ..plan }),
-        Ok(DirectoryReply::Refused(reason)) => refused(reason.to_string()),
-        Ok(_) => refused("the directory gave an unexpected answer".into()),
-        Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
-    }
+/// A process says who it is, for the controller.
+pub(super) fn identify(shared: &Arc<Handle>, verb: VerbId, address: String) {
+    let shared = Arc::clone(shared);
+    crate::task::spawn(async move {
+        let found = match ask_anybody(&shared, &address, &Question::Identify, ASK_TIMEOUT * 3).await {
+            Ok(Answer::Identified(identified)) => Ok(Box::new(applicant(identified))),
+            Ok(_) => Err(format!("{address} is not the peer port of a coppice process")),
+            Err(AskError::Broken { text, .. }) => {
+                Err(format!("{address} is not the peer port of a coppice process: {text}"))
+            }
+            Err(error) => Err(format!("nobody answers there: {error}; give the peer port of a running coppice serve")),
+        };
+        shared.tell(Input::Identified(verb, found));
+    });
 }
 
 /// Has the group's replica here propose a configuration, if the one that it is to follow is still in force.

@@ -288,8 +288,10 @@ impl World {
             }
             Effect::Answer(_, reply) => self.note_answer(&reply),
             Effect::Begin(_, command, _) => self.decide(node, *command),
-            Effect::Enlist { address, replaces, registers, state, plan, .. } => {
-                self.enlist(node, &address, (replaces, registers), &state, *plan);
+            Effect::Identify { verb, address } => {
+                let state = self.nodes[node].process.control.controller.driven();
+                let found = state.ok_or_else(String::new).and_then(|state| self.identify(state, &address));
+                self.tell(node, Input::Identified(verb, found));
             }
         }
     }

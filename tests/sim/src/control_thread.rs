@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::controller::{Controller, FetchId, Input};
+use coppice_core::controller::{Controller, FetchId, Input, VerbId};
 use coppice_core::machine::directory::DirectoryCommand;
 use coppice_ordering::{Ballot, Time};
 
@@ -32,6 +32,8 @@ pub struct ControlThread {
     pub stop: Option<Stop>,
     /// Groups whose checkpoints go, one after the other.
     pub deleting: BTreeSet<PartitionId>,
+    /// The newest request of an operator.
+    pub newest_verb: VerbId,
     /// Leaders as the node knows them.
     pub leaders: BTreeMap<PartitionId, NodeId>,
 }
@@ -51,6 +53,7 @@ impl ControlThread {
             reached: BTreeMap::new(),
             stop: None,
             deleting: BTreeSet::new(),
+            newest_verb: 0,
             leaders: BTreeMap::new(),
         }
     }

@@ -196,6 +196,7 @@ pub fn show_told(input: &ControllerInput) -> String {
         }
         ControllerInput::Stop { led, .. } => format!("stop, leading {led:?}"),
         ControllerInput::Verb { request, .. } => format!("verb {request:?}"),
+        ControllerInput::Identified(_, found) => format!("identified {found:?}"),
         ControllerInput::Median(_, median) => format!("median {median:?}"),
     }
 }
@@ -226,7 +227,7 @@ pub fn show_wanted(effect: &Wanted) -> String {
         Wanted::Median { partition, leader, .. } => format!("median of {partition} at {leader}"),
         Wanted::Answer(_, reply) => format!("answer {reply:?}"),
         Wanted::Begin(_, command, _) => format!("begin {command:?}"),
-        Wanted::Enlist { address, .. } => format!("enlist {address}"),
+        Wanted::Identify { address, .. } => format!("identify {address}"),
     }
 }
 

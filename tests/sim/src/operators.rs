@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coppice_client::map::{NodeState, PartitionMap};
-use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, ChangeId, NodeId, NodeStatus, PartitionId, ReshapeRequest, Reshaped, Shape};
+use coppice_client::wire::{AdminReply, ChangeId, NodeId, NodeStatus, PartitionId, ReshapeRequest, Shape};
 use coppice_core::controller;
-use coppice_core::machine::directory::{DirectoryCommand, DirectoryState};
-use coppice_core::reshape::{self, Applicant, Enlistment, View};
+use coppice_core::machine::directory::DirectoryState;
+use coppice_core::reshape::{Applicant, View};
 use coppice_core::status::{Capacity, LocalStatus};
 use coppice_core::worker::{Input, WorkerSettings};
 use coppice_ordering::tuning::Tuning;
@@ -61,28 +60,17 @@ impl World {
         }
     }
 
-    /// The process at this address is to get a number, as an operator asked for.
-    pub fn enlist(
-        &mut self,
-        node: usize,
-        address: &str,
-        (replaces, registers): (Option<NodeId>, bool),
-        state: &DirectoryState,
-        plan: Reshaped,
-    ) {
+    /// What the process at this address says of itself.
+    pub fn identify(&self, state: &DirectoryState, address: &str) -> Result<Box<Applicant>, String> {
         // Numbers are given in order; here a node's number is its place, so those before it come first.
         let new = state.map.nodes.len();
         let addresses = addresses(new);
         if addresses.peer != address {
-            return;
+            return Err("it waits for its turn".into());
         }
         let known = self.nodes.get(new).filter(|each| !each.is_new);
-        let applicant = Applicant { identity: known.map(|_| (CLUSTER, own(new))), name: format!("n{new}"), addresses };
-        match reshape::enlist(state, Some(CLUSTER), address, applicant, (replaces, registers), plan) {
-            Enlistment::Register(register) => self.decide(node, DirectoryCommand::Reshape(register)),
-            Enlistment::Answer(answer) => self.note_answer(&AdminReply::Reshaped(*answer)),
-            Enlistment::Refused(text) => self.note_answer(&AdminReply::Failed(AdminError::Refused(text))),
-        }
+        let identity = known.map(|_| (CLUSTER, own(new)));
+        Ok(Box::new(Applicant { identity, name: format!("n{new}"), addresses }))
     }
 
     /// Where a node would cut a partition into two halves.
@@ -210,7 +198,10 @@ impl World {
         let state = leader.and_then(|leader| self.nodes[leader].process.control.controller.driven().cloned());
         if let (Some(leader), Some(state)) = (leader, state) {
             let view = Box::new(self.view(leader, &state.map));
-            self.tell(leader, controller::Input::Verb { verb: 0, request: Box::new(request.clone()), view });
+            let verb = &mut self.nodes[leader].process.control.newest_verb;
+            *verb += 1;
+            let verb = *verb;
+            self.tell(leader, controller::Input::Verb { verb, request: Box::new(request.clone()), view });
         }
         // Whoever adds or replaces a node does not give up.
         let replaced = |old: NodeId| state_of(&self.map, old).is_none_or(|state| state == NodeState::Removed);

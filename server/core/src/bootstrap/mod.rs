@@ -5,7 +5,7 @@ mod forming;
 
 use bytes::Bytes;
 use coppice_client::map::{Entry, NodeInfo, PartitionMap, ReplicaInfo, Role};
-use coppice_client::wire::{InitRequest, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId};
+use coppice_client::wire::{ClusterId, InitRequest, KEY_BYTES_MAX, MapVersion, NodeId, PartitionId, ReplicaId};
 
 pub use forming::{Ask, Bootstrap, Forming, Heard, INIT_TIMEOUT, Init, Next, Process};
 
@@ -74,12 +74,27 @@ fn first_map(
             replicas: on(at),
         })
         .collect();
-    let replicas = directory
-        .iter()
-        .map(|(replica, node, _)| ReplicaInfo { replica: *replica, node: *node, role: Role::Voter })
-        .collect();
-    let directory = Some(Entry { partition: PartitionId::DIRECTORY, version, replicas, ..Entry::default() });
+    let directory = Some(Entry { version, ..first_directory(directory) });
     PartitionMap { version, nodes, directory, partitions, ..PartitionMap::default() }
+}
+
+/// Group 0 as it begins, with these replicas: id, node, peer address of the node.
+pub fn first_directory(replicas: &[(ReplicaId, NodeId, String)]) -> Entry {
+    let voter = |&(replica, node, _): &_| ReplicaInfo { replica, node, role: Role::Voter };
+    let replicas = replicas.iter().map(voter).collect();
+    Entry { partition: PartitionId::DIRECTORY, replicas, ..Entry::default() }
+}
+
+/// Whether a process becomes the node that it is told to be; else it is that node already.
+///
+/// # Errors
+/// It is another one.
+pub fn becomes(own: Option<(ClusterId, NodeId)>, told: (ClusterId, NodeId)) -> Result<bool, String> {
+    match own {
+        None => Ok(true),
+        Some(own) if own == told => Ok(false),
+        Some((cluster, node)) => Err(format!("this is {node} of cluster {cluster} already")),
+    }
 }
 
 /// The space of 8-byte keys, cut evenly.
@@ -144,5 +159,14 @@ mod tests {
         fails(&request(3, &["p", "g"]), "must ascend");
         assert!(check(&request(8, &[]), 3, 7).is_err_and(|why| why.contains("limits.partitions allows 7")));
         assert!(check(&request(8, &[]), 3, 8).is_ok());
+    }
+
+    #[test]
+    fn a_process_takes_an_identity_once() {
+        let told = (ClusterId(1), NodeId(2));
+        assert_eq!([None, Some(told)].map(|own| becomes(own, told)), [Ok(true), Ok(false)]);
+        for other in [(ClusterId(2), NodeId(2)), (ClusterId(1), NodeId(3))] {
+            assert!(becomes(Some(other), told).is_err());
+        }
     }
 }

@@ -144,6 +144,7 @@ impl Controller {
                 transfers.stop(within, led, longest, &mut context);
             }
             Input::Verb { verb, request, view } => self.on_verb(verb, request, view),
+            Input::Identified(verb, found) => self.on_identified(verb, found),
             Input::Median(verb, median) => self.on_median(verb, median),
         }
         self.forget_removed();

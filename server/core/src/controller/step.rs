@@ -14,7 +14,7 @@ use super::transfer::{Reached, TransferId, TransferOutcome};
 use crate::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState};
 use crate::replay::GroupReplay;
 use crate::replica_manager::{CreateRequest, Start, StateLost};
-use crate::reshape::View;
+use crate::reshape::{Applicant, View};
 use crate::settings::ClusterSettings;
 use crate::snapshot::LoadedSnapshot;
 use crate::worker::{self, Report};
@@ -95,6 +95,8 @@ pub enum Input {
     /// Where the partition of [`Effect::Median`] is cut into two halves; none: it has fewer than two keys, or its
     /// leader does not answer.
     Median(VerbId, Option<Bytes>),
+    /// What the process of [`Effect::Identify`] says of itself; or why it does not.
+    Identified(VerbId, Result<Box<Applicant>, String>),
 }
 
 /// What the log of this node, and its checkpoints, hold of one group.
@@ -177,23 +179,10 @@ pub enum Effect {
     Median { verb: VerbId, partition: PartitionId, leader: NodeId },
     /// An operator is answered.
     Answer(VerbId, Box<AdminReply>),
-    /// The directory is to decide what an operator asked for; then this is the answer.
+    /// The directory is to decide what an operator asked for; [`crate::reshape::begun`] is the answer.
     Begin(VerbId, Box<DirectoryCommand>, Box<Reshaped>),
-    /// The process at this address is to get a number, or only to be looked for; then this is the answer.
-    Enlist {
-        /// For whom.
-        verb: VerbId,
-        /// Where it listens to nodes.
-        address: String,
-        /// The node whose place it takes.
-        replaces: Option<NodeId>,
-        /// It gets a number.
-        registers: bool,
-        /// What the directory holds.
-        state: Arc<DirectoryState>,
-        /// The answer.
-        plan: Box<Reshaped>,
-    },
+    /// The process at this address is asked who it is: [`Input::Identified`], always.
+    Identify { verb: VerbId, address: String },
 }
 
 /// What is remembered by group.

@@ -11,7 +11,7 @@ use crate::machine::Machine;
 use crate::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
 use crate::machine::partition::{Fork, Partition};
 use crate::replica;
-use crate::reshape::View;
+use crate::reshape::{Applicant, View};
 use crate::snapshot::LoadedSnapshot;
 use crate::status::{LocalReplica, LocalStatus};
 
@@ -123,6 +123,7 @@ fn said(effect: &Effect) -> Option<String> {
         Effect::AskForMap => "ask for the map".into(),
         Effect::Assign(node, _) => format!("assign {node}"),
         Effect::Median { partition, leader, .. } => format!("median of {partition} from {leader}"),
+        Effect::Identify { address, .. } => format!("who is at {address}?"),
         Effect::Begin(_, command, _) => format!("begin {command:?}"),
         Effect::Answer(_, reply) => format!("answer {reply:?}"),
         Effect::Decide(command) => format!("decide {command:?}"),
@@ -332,6 +333,39 @@ fn a_split_that_does_not_say_where_goes_on_with_the_median_of_the_largest_partit
     );
     assert!(split(2, None).contains("fewer than two keys"));
     assert!(node.tell(Input::Median(2, None)).is_empty(), "it was answered");
+}
+
+#[test]
+fn a_process_gets_a_number_once_it_has_said_that_it_has_none() {
+    let mut node = Node::new();
+    let directory = Some(entry(PartitionId::DIRECTORY, 1, (b"", None), &[1]));
+    let map = PartitionMap { version: MapVersion(1), directory, ..PartitionMap::default() };
+    node.tell(Input::Report(Report::Directory(Arc::new(DirectoryState { map, ..DirectoryState::default() }))));
+    node.tell(led_directory(OWN));
+    let add = |node: &mut Node, verb, dry_run| {
+        let shape = Shape::AddNode { address: "h4:2".into() };
+        let request = ReshapeRequest { change: ChangeId(1), shape, dry_run, force: false, within: None };
+        let view = View::new([(OWN, LocalStatus::default())].into());
+        assert_eq!(
+            node.tell(Input::Verb { verb, request: Box::new(request), view: Box::new(view) }),
+            ["who is at h4:2?"]
+        );
+    };
+    let found = |node: &mut Node, verb| {
+        let applicant = Applicant { identity: None, name: "new".into(), addresses: Addresses::default() };
+        node.tell(Input::Identified(verb, Ok(Box::new(applicant)))).join(", ")
+    };
+    (1..=4).for_each(|verb| add(&mut node, verb, verb == 2));
+    assert!(found(&mut node, 1).starts_with("begin Reshape(Register"));
+    assert!(found(&mut node, 1).is_empty(), "it was answered");
+    assert!(found(&mut node, 2).starts_with("answer Reshaped"), "it is only looked at");
+    assert!(node.tell(Input::Identified(3, Err("nobody".into()))).join(", ").contains("Refused(\"nobody\")"));
+    node.tell(led_directory(NodeId(2)));
+    assert!(found(&mut node, 4).contains("another leader"));
+}
+
+fn led_directory(leader: NodeId) -> Input {
+    Input::Report(Report::Led(PartitionId::DIRECTORY, Some(leader)))
 }
 
 fn led(leader: NodeId) -> Input {

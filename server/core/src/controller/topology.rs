@@ -14,7 +14,9 @@ use coppice_ordering::Time;
 use super::step::ByGroup;
 use super::{Controller, Effect, VerbId};
 use crate::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
-use crate::reshape::{PendingDecisions, Step, Verdict, View, balance, no_median, steps, verdict};
+use crate::reshape::{
+    Applicant, Candidate, Enlistment, PendingDecisions, Step, Verdict, View, balance, no_median, steps, verdict,
+};
 
 /// Between two looks while something is under way: a move is to be done soon after its learner has caught up.
 const LOOK_BUSY: Duration = Duration::from_millis(50);
@@ -47,6 +49,8 @@ pub(super) struct Topology {
     assigning: BTreeSet<NodeId>,
     /// Nodes that could not be told their number, and why.
     assign_errors: BTreeMap<NodeId, String>,
+    /// Processes that have yet to say who they are.
+    candidates: BTreeMap<VerbId, Candidate>,
     /// Splits at the median of this partition, until that is known.
     medians: BTreeMap<VerbId, (PartitionId, Box<ReshapeRequest>, Box<View>)>,
 }
@@ -64,6 +68,10 @@ impl Topology {
 
 fn joined(node: NodeId) -> DirectoryCommand {
     DirectoryCommand::Reshape(Reshape::Joined { node })
+}
+
+fn leads_no_more() -> AdminReply {
+    AdminReply::Failed(AdminError::TimedOut("the directory has just got another leader: ask again".into()))
 }
 
 impl Controller {
@@ -209,11 +217,7 @@ impl Controller {
 
     /// An operator's change of the topology: begun, or how far it is.
     pub(super) fn on_verb(&mut self, verb: VerbId, request: Box<ReshapeRequest>, view: Box<View>) {
-        let Some(state) = self.driven().cloned() else {
-            let text = "the directory has just got another leader: ask again".to_owned();
-            let reply = AdminReply::Failed(AdminError::TimedOut(text));
-            return self.effects.push(Effect::Answer(verb, Box::new(reply)));
-        };
+        let Some(state) = self.driven().cloned() else { return self.answer(verb, leads_no_more()) };
         let effect = match verdict(&state, &view, self.settings.replicas as usize, &request) {
             Err(error) => Effect::Answer(verb, Box::new(AdminReply::Failed(error))),
             Ok(Verdict::Progress(mut progress)) => {
@@ -231,8 +235,9 @@ impl Controller {
                 Effect::Median { verb, partition, leader }
             }
             Ok(Verdict::Enlist { address, replaces, plan }) => {
-                let registers = !request.dry_run;
-                Effect::Enlist { verb, address, replaces, registers, state, plan: Box::new(plan) }
+                let candidate = Candidate { address: address.clone(), replaces, registers: !request.dry_run, plan };
+                self.topology.candidates.insert(verb, candidate);
+                Effect::Identify { verb, address }
             }
         };
         self.effects.push(effect);
@@ -246,7 +251,29 @@ impl Controller {
                 let shape = Shape::Split { partition: Some(partition), at: Some(at) };
                 self.on_verb(verb, Box::new(ReshapeRequest { shape, ..*request }), view);
             }
-            None => self.effects.push(Effect::Answer(verb, Box::new(AdminReply::Failed(no_median())))),
+            None => self.answer(verb, AdminReply::Failed(no_median())),
         }
+    }
+
+    /// A process that is to become a node has said who it is.
+    pub(super) fn on_identified(&mut self, verb: VerbId, found: Result<Box<Applicant>, String>) {
+        let Some(candidate) = self.topology.candidates.remove(&verb) else { return };
+        let Some(state) = self.driven() else { return self.answer(verb, leads_no_more()) };
+        let enlistment = match found {
+            Ok(applicant) => candidate.judge(state, *applicant),
+            Err(text) => Enlistment::Refused(text),
+        };
+        match enlistment {
+            Enlistment::Refused(text) => self.answer(verb, AdminReply::Failed(AdminError::Refused(text))),
+            Enlistment::Answer(answer) => self.answer(verb, AdminReply::Reshaped(*answer)),
+            Enlistment::Register(register) => {
+                let command = Box::new(DirectoryCommand::Reshape(register));
+                self.effects.push(Effect::Begin(verb, command, Box::new(candidate.plan)));
+            }
+        }
+    }
+
+    fn answer(&mut self, verb: VerbId, reply: AdminReply) {
+        self.effects.push(Effect::Answer(verb, Box::new(reply)));
     }
 }

@@ -27,42 +27,51 @@ pub enum Enlistment {
     Register(Reshape),
 }
 
-/// Judges the process at `address`, which is to become a node of cluster `own`, perhaps in the place of another one.
-/// Without `registers` it is only looked at.
-pub fn enlist(
-    state: &DirectoryState,
-    own: Option<ClusterId>,
-    address: &str,
-    applicant: Applicant,
-    (replaces, registers): (Option<NodeId>, bool),
-    plan: Reshaped,
-) -> Enlistment {
-    match applicant.identity {
-        Some((cluster, node)) if Some(cluster) == own => {
-            let known = state.map.node(node).map(|row| row.state);
-            if known == Some(NodeState::Removed) {
-                return Enlistment::Refused(format!(
-                    "{address} is {node}, which was removed: stop it, empty its data directory and start it again"
-                ));
+/// A process that is to become a node.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Its peer port.
+    pub address: String,
+    /// The node whose place it takes.
+    pub replaces: Option<NodeId>,
+    /// It gets a number; else it is only looked at.
+    pub registers: bool,
+    /// What will be done.
+    pub plan: Reshaped,
+}
+
+impl Candidate {
+    /// Judges what it says of itself.
+    pub fn judge(&self, state: &DirectoryState, applicant: Applicant) -> Enlistment {
+        let Candidate { address, replaces, registers, plan } = self;
+        match applicant.identity {
+            Some((cluster, node)) if cluster == state.map.cluster => {
+                let known = state.map.node(node).map(|row| row.state);
+                if known == Some(NodeState::Removed) {
+                    return Enlistment::Refused(format!(
+                        "{address} is {node}, which was removed: stop it, empty its data directory and start it again"
+                    ));
+                }
+                if replaces.is_some() || known != Some(NodeState::Member) {
+                    return Enlistment::Refused(format!("{address} is {node} of this cluster, with its data"));
+                }
+                let steps = vec![format!("{node} is a node of this cluster")];
+                let answer = Reshaped { done: true, begun: true, steps, node: Some(node), left: 0, ..plan.clone() };
+                Enlistment::Answer(Box::new(answer))
             }
-            if replaces.is_some() || known != Some(NodeState::Member) {
-                return Enlistment::Refused(format!("{address} is {node} of this cluster, with its data"));
+            Some((cluster, node)) => Enlistment::Refused(format!("{address} is {node} of another cluster, {cluster}")),
+            None if *registers => {
+                let Applicant { name, addresses, .. } = applicant;
+                Enlistment::Register(Reshape::Register { name, addresses, replaces: *replaces })
             }
-            let steps = vec![format!("{node} is a node of this cluster")];
-            let answer = Reshaped { done: true, begun: true, steps, node: Some(node), left: 0, ..plan };
-            Enlistment::Answer(Box::new(answer))
+            None => Enlistment::Answer(Box::new(plan.clone())),
         }
-        Some((cluster, node)) => Enlistment::Refused(format!("{address} is {node} of another cluster, {cluster}")),
-        None if registers => {
-            let Applicant { name, addresses, .. } = applicant;
-            Enlistment::Register(Reshape::Register { name, addresses, replaces })
-        }
-        None => Enlistment::Answer(Box::new(plan)),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use coppice_client::map::PartitionMap;
     use coppice_client::wire::MapVersion;
 
     use super::*;
@@ -82,10 +91,12 @@ mod tests {
 
     #[test]
     fn only_an_empty_process_becomes_a_node() {
-        let state = DirectoryState::default();
+        let map = PartitionMap { cluster: ClusterId(1), ..PartitionMap::default() };
+        let state = DirectoryState { map, ..DirectoryState::default() };
         let judge = |identity, registers| {
             let applicant = Applicant { identity, name: "new".into(), addresses: Addresses::default() };
-            enlist(&state, Some(ClusterId(1)), "here", applicant, (None, registers), plan())
+            let candidate = Candidate { address: "here".into(), replaces: None, registers, plan: plan() };
+            candidate.judge(&state, applicant)
         };
         let refused = |enlistment| matches!(enlistment, Enlistment::Refused(_));
         assert!(refused(judge(Some((ClusterId(2), NodeId(1))), true)), "of another cluster");

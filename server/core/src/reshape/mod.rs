@@ -19,9 +19,9 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId, ReplicaId};
 use coppice_ordering::Configuration;
 pub use deciding::PendingDecisions;
-pub use enlist::{Applicant, Enlistment, enlist};
+pub use enlist::{Applicant, Candidate, Enlistment};
 pub use plan::{balance, steps};
-pub use verbs::{Verdict, verdict};
+pub use verbs::{Verdict, begun, verdict};
 
 use crate::machine::directory::{DirectoryCommand, DirectoryState};
 use crate::majority::voters_up;

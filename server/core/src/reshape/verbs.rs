@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use coppice_client::map::{NodeInfo, NodeState};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
+use coppice_client::wire::{AdminReply, ChangeId, NodeId, PartitionId, ReshapeRequest, Reshaped, Shape};
 
 use super::plan::keeps_quorum;
 use super::{View, placements};
-use crate::machine::directory::{Change, ChangeOutcome, DirectoryCommand, DirectoryState, Move, Reshape};
+use crate::machine::directory::{
+    Change, ChangeOutcome, DirectoryCommand, DirectoryReply, DirectoryState, Move, Reshape,
+};
 
 /// What a request comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +57,16 @@ pub fn verdict(
         }
     }
     Ok(verdict)
+}
+
+/// What an operator hears once the directory has decided what a request begins; an error: nobody knows whether it will.
+pub fn begun(decided: Result<DirectoryReply, String>, plan: Reshaped) -> AdminReply {
+    match decided {
+        Ok(DirectoryReply::Refused(reason)) => AdminReply::Failed(AdminError::Refused(reason.to_string())),
+        Ok(DirectoryReply::Registered(node)) => AdminReply::Reshaped(Reshaped { node: Some(node), ..plan }),
+        Ok(_) => AdminReply::Reshaped(plan),
+        Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
+    }
 }
 
 pub(super) struct Judge<'a> {
