@@ -6,8 +6,8 @@ use coppice_client::wire::AdminReply;
 use coppice_core::controller::{Effect, Input};
 use coppice_core::machine::directory::DirectoryReply;
 use coppice_core::reshape::begun;
+use coppice_core::worker;
 use coppice_core::question::Question;
-use coppice_core::{replica, worker};
 
 use super::Control;
 use super::admin::decide_here;
@@ -22,13 +22,7 @@ impl Control {
             Effect::Worker(worker, worker::Input::Drop(group)) => {
                 self.outbox.on_thread(worker, move |thread| thread.drop_group(group));
             }
-            Effect::Worker(worker, input) => self.outbox.on_thread(worker, move |thread| {
-                let transfers = matches!(&input, worker::Input::Replica(_, input) if is_transfer(input));
-                thread.input(input);
-                if transfers {
-                    failpoint!("control.transfers");
-                }
-            }),
+            Effect::Worker(worker, input) => self.outbox.on_thread(worker, move |thread| thread.input(input)),
             Effect::Start(start) => self.start(*start),
             Effect::StateLost(group, lost) => {
                 self.driver.state_lost = Some(StorageError::StateLost { group, trimmed: lost.0 });
@@ -112,10 +106,6 @@ impl Control {
             _ = waiting.send(reply);
         }
     }
-}
-
-fn is_transfer(input: &replica::Input) -> bool {
-    matches!(input, replica::Input::TransferLeader { .. })
 }
 
 /// Where a map says that a node listens to the others.

@@ -315,7 +315,10 @@ impl Replica {
                     self.order(now, Order::Change(configuration), effects);
                 }
             }
-            Input::TransferLeader { to, deadline } => self.order(now, Order::TransferLeader { to, deadline }, effects),
+            Input::TransferLeader { to, deadline } => {
+                self.order(now, Order::TransferLeader { to, deadline }, effects);
+                failpoint!("control.transfers");
+            }
             Input::Lost { peer, since } => self.order(now, Order::Lost { peer, since }, effects),
             Input::Gone { peer } => self.order(now, Order::Gone { peer }, effects),
             Input::Place(place) => self.on_place(now, &place, effects),
