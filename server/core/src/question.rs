@@ -140,7 +140,7 @@ pub struct Assignment {
 }
 
 /// Who a node is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identified {
     /// None: it waits for `init`.
     pub identity: Option<(ClusterId, NodeId)>,

@@ -10,11 +10,10 @@ use coppice_core::bootstrap::{Ask, Forming, Heard, INIT_TIMEOUT, Init, Next, Pro
 use coppice_core::controller;
 use coppice_core::incarnation::Identity;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
-use coppice_core::reshape::Applicant;
+use coppice_core::question::{Answer, Assignment, Identified, Question};
 use coppice_ordering::Time;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Instant;
-use coppice_core::question::{Answer, Assignment, Identified, Question};
 
 use super::{Control, Handle};
 use crate::rpc::ask_anybody;
@@ -131,7 +130,7 @@ async fn hear(shared: &Arc<Handle>, seeds: &mut Option<UnboundedReceiver<Heard>>
         },
         Ask::Assign { seed, cluster, node, directory } => {
             let assignment = Assignment { cluster, node, directory };
-            Heard::Assigned(assign_to(shared, seed, assignment).await.map(applicant))
+            Heard::Assigned(assign_to(shared, seed, assignment).await)
         }
         Ask::Decide(command) => Heard::Decided(submit(shared, *command).await),
         Ask::Map => {
@@ -155,8 +154,7 @@ fn identify(shared: &Arc<Handle>, seeds: Vec<String>) -> UnboundedReceiver<Heard
             while !sender.is_closed() {
                 match ask_anybody(&shared, &seed, &Question::Identify, ASSIGN_TIMEOUT).await {
                     Ok(Answer::Identified(identified)) => {
-                        let size = identified.size;
-                        _ = sender.send(Heard::Identified { seed, who: applicant(identified), size });
+                        _ = sender.send(Heard::Identified { seed, who: identified });
                         return;
                     }
                     // Not started yet, perhaps.
@@ -166,10 +164,6 @@ fn identify(shared: &Arc<Handle>, seeds: Vec<String>) -> UnboundedReceiver<Heard
         });
     }
     answers
-}
-
-pub(super) fn applicant(Identified { identity, name, addresses, .. }: Identified) -> Applicant {
-    Applicant { identity, name, addresses }
 }
 
 async fn assign_to(shared: &Arc<Handle>, seed: Option<String>, assignment: Assignment) -> Result<Identified, String> {

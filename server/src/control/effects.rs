@@ -5,9 +5,9 @@ use std::sync::Arc;
 use coppice_client::wire::AdminReply;
 use coppice_core::controller::{Effect, Input};
 use coppice_core::machine::directory::DirectoryReply;
+use coppice_core::question::Question;
 use coppice_core::reshape::begun;
 use coppice_core::worker;
-use coppice_core::question::Question;
 
 use super::Control;
 use super::admin::decide_here;

@@ -10,8 +10,8 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{
     AdminReply, MapVersion, NodeId, NodeStatus, PartitionId, PartitionStatus, ReplicaStatus, Status, StatusGet,
 };
-use coppice_core::majority::{is_majority, voters_up};
 use coppice_core::digests::Digests;
+use coppice_core::majority::{is_majority, voters_up};
 use coppice_core::question::{Answer, Question};
 use coppice_core::status::{Capacity, LocalReplica, LocalStatus};
 use coppice_core::worker::GroupStatus;

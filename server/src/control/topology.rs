@@ -9,14 +9,13 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, ReshapeRequest};
 use coppice_core::controller::{Input, VerbId};
 use coppice_core::machine::directory::DirectoryState;
-use coppice_core::question::{Answer, Assignment, Identified, Question};
+use coppice_core::question::{Answer, Assignment, Question};
 use coppice_core::replica;
 use coppice_core::reshape::View;
 use coppice_core::status::LocalStatus;
 use coppice_ordering::{Configuration, Instance};
 use tokio::sync::oneshot;
 
-use super::bootstrap::applicant;
 use super::effects::address_in;
 use super::{Control, Handle};
 use crate::rpc::{AskError, ask, ask_anybody};
@@ -157,7 +156,7 @@ pub(super) fn identify(shared: &Arc<Handle>, verb: VerbId, address: String) {
     let shared = Arc::clone(shared);
     crate::task::spawn(async move {
         let found = match ask_anybody(&shared, &address, &Question::Identify, ASK_TIMEOUT * 3).await {
-            Ok(Answer::Identified(identified)) => Ok(Box::new(applicant(identified))),
+            Ok(Answer::Identified(identified)) => Ok(Box::new(identified)),
             Ok(_) => Err(format!("{address} is not the peer port of a coppice process")),
             Err(AskError::Broken { text, .. }) => {
                 Err(format!("{address} is not the peer port of a coppice process: {text}"))

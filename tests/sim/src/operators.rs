@@ -9,7 +9,8 @@ use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::{AdminReply, ChangeId, NodeId, NodeStatus, PartitionId, ReshapeRequest, Shape};
 use coppice_core::controller;
 use coppice_core::machine::directory::DirectoryState;
-use coppice_core::reshape::{Applicant, View};
+use coppice_core::question::Identified;
+use coppice_core::reshape::View;
 use coppice_core::status::{Capacity, LocalStatus};
 use coppice_core::worker::{Input, WorkerSettings};
 use coppice_ordering::tuning::Tuning;
@@ -61,7 +62,7 @@ impl World {
     }
 
     /// What the process at this address says of itself.
-    pub fn identify(&self, state: &DirectoryState, address: &str) -> Result<Box<Applicant>, String> {
+    pub fn identify(&self, state: &DirectoryState, address: &str) -> Result<Box<Identified>, String> {
         // Numbers are given in order; here a node's number is its place, so those before it come first.
         let new = state.map.nodes.len();
         let addresses = addresses(new);
@@ -70,7 +71,7 @@ impl World {
         }
         let known = self.nodes.get(new).filter(|each| !each.is_new);
         let identity = known.map(|_| (CLUSTER, own(new)));
-        Ok(Box::new(Applicant { identity, name: format!("n{new}"), addresses }))
+        Ok(Box::new(Identified { identity, size: None, name: format!("n{new}"), addresses }))
     }
 
     /// Where a node would cut a partition into two halves.

@@ -13,7 +13,7 @@ use coppice_ordering::Time;
 
 use super::{check, first_map};
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
-use crate::reshape::Applicant;
+use crate::question::Identified;
 
 /// How long the seeds may take to say who they are, and then the rest of `init`.
 pub const INIT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -144,10 +144,10 @@ pub enum Ask {
 /// What the driver hears.
 #[derive(Clone, Debug)]
 pub enum Heard {
-    /// Who a seed is; nodes and partitions of its cluster, if that is whole.
-    Identified { seed: String, who: Applicant, size: Option<(u32, u32)> },
+    /// Who a seed is.
+    Identified { seed: String, who: Identified },
     /// The seed is that node, durably; or why not.
-    Assigned(Result<Applicant, String>),
+    Assigned(Result<Identified, String>),
     /// What the directory says; or why it cannot be asked.
     Decided(Result<DirectoryReply, String>),
     /// So many nodes and partitions the map has.
@@ -188,8 +188,8 @@ impl Forming {
     /// What was asked for is answered.
     pub fn step(&mut self, now: Time, heard: Heard) -> Next {
         match heard {
-            Heard::Identified { seed, who, size } => self.on_identified(now, &seed, who, size),
-            Heard::Assigned(Ok(Applicant { name, addresses, .. })) => {
+            Heard::Identified { seed, who } => self.on_identified(now, &seed, who),
+            Heard::Assigned(Ok(Identified { name, addresses, .. })) => {
                 let id = NodeId(self.nodes.len() as u32 + 1);
                 self.nodes.push(NodeInfo { id, name, addresses, state: NodeState::Member });
                 self.assign()
@@ -215,10 +215,10 @@ impl Forming {
     }
 
     /// Whoever belongs to another cluster stands in the way, or to one that is whole.
-    fn on_identified(&mut self, now: Time, seed: &str, who: Applicant, size: Option<(u32, u32)>) -> Next {
-        let stands_in_the_way = |cluster| Some(cluster) != self.own || size.is_some();
+    fn on_identified(&mut self, now: Time, seed: &str, who: Identified) -> Next {
+        let stands_in_the_way = |cluster| Some(cluster) != self.own || who.size.is_some();
         if let Some((cluster, node)) = who.identity.filter(|&(cluster, _)| stands_in_the_way(cluster)) {
-            if let (true, Some((nodes, partitions))) = (self.request.if_needed, size) {
+            if let (true, Some((nodes, partitions))) = (self.request.if_needed, who.size) {
                 return ControlFlow::Break(AdminReply::Initialized { cluster, nodes, partitions, existed: true });
             }
             let (own, native) = (&self.address, who.addresses.native);
@@ -289,14 +289,14 @@ mod tests {
         }
     }
 
-    fn who(identity: Option<(ClusterId, u32)>) -> Applicant {
+    fn who(identity: Option<(ClusterId, u32)>) -> Identified {
         let identity = identity.map(|(cluster, node)| (cluster, NodeId(node)));
         let addresses = Addresses { native: "port".into(), ..Addresses::default() };
-        Applicant { identity, name: "name".into(), addresses }
+        Identified { identity, name: "name".into(), addresses, size: None }
     }
 
     fn is(seed: &str, identity: Option<(ClusterId, u32)>, size: Option<(u32, u32)>) -> Heard {
-        Heard::Identified { seed: seed.into(), who: who(identity), size }
+        Heard::Identified { seed: seed.into(), who: Identified { size, ..who(identity) } }
     }
 
     /// Who is asked what, in words.

@@ -12,9 +12,10 @@ use coppice_ordering::{Configuration, Instance, ReplicaId};
 
 use super::transfer::{Reached, TransferId, TransferOutcome};
 use crate::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState};
+use crate::question::Identified;
 use crate::replay::GroupReplay;
 use crate::replica_manager::{CreateRequest, Start, StateLost};
-use crate::reshape::{Applicant, View};
+use crate::reshape::View;
 use crate::settings::ClusterSettings;
 use crate::snapshot::LoadedSnapshot;
 use crate::worker::{self, Report};
@@ -96,7 +97,7 @@ pub enum Input {
     /// leader does not answer.
     Median(VerbId, Option<Bytes>),
     /// What the process of [`Effect::Identify`] says of itself; or why it does not.
-    Identified(VerbId, Result<Box<Applicant>, String>),
+    Identified(VerbId, Result<Box<Identified>, String>),
 }
 
 /// What the log of this node, and its checkpoints, hold of one group.

@@ -10,8 +10,9 @@ use super::*;
 use crate::machine::Machine;
 use crate::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
 use crate::machine::partition::{Fork, Partition};
+use crate::question::Identified;
 use crate::replica;
-use crate::reshape::{Applicant, View};
+use crate::reshape::View;
 use crate::snapshot::LoadedSnapshot;
 use crate::status::{LocalReplica, LocalStatus};
 
@@ -352,7 +353,7 @@ fn a_process_gets_a_number_once_it_has_said_that_it_has_none() {
         );
     };
     let found = |node: &mut Node, verb| {
-        let applicant = Applicant { identity: None, name: "new".into(), addresses: Addresses::default() };
+        let applicant = Identified { name: "new".into(), ..Identified::default() };
         node.tell(Input::Identified(verb, Ok(Box::new(applicant)))).join(", ")
     };
     (1..=4).for_each(|verb| add(&mut node, verb, verb == 2));

@@ -14,8 +14,9 @@ use coppice_ordering::Time;
 use super::step::ByGroup;
 use super::{Controller, Effect, VerbId};
 use crate::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
+use crate::question::Identified;
 use crate::reshape::{
-    Applicant, Candidate, Enlistment, PendingDecisions, Step, Verdict, View, balance, no_median, steps, verdict,
+    Candidate, Enlistment, PendingDecisions, Step, Verdict, View, balance, no_median, steps, verdict,
 };
 
 /// Between two looks while something is under way: a move is to be done soon after its learner has caught up.
@@ -256,7 +257,7 @@ impl Controller {
     }
 
     /// A process that is to become a node has said who it is.
-    pub(super) fn on_identified(&mut self, verb: VerbId, found: Result<Box<Applicant>, String>) {
+    pub(super) fn on_identified(&mut self, verb: VerbId, found: Result<Box<Identified>, String>) {
         let Some(candidate) = self.topology.candidates.remove(&verb) else { return };
         let Some(state) = self.driven() else { return self.answer(verb, leads_no_more()) };
         let enlistment = match found {

@@ -1,20 +1,10 @@
 //! Which process may become a node, by what it says of itself (protocol.md 1.5).
 
-use coppice_client::map::{Addresses, NodeState};
-use coppice_client::wire::{ClusterId, NodeId, Reshaped};
+use coppice_client::map::NodeState;
+use coppice_client::wire::{NodeId, Reshaped};
 
 use crate::machine::directory::{DirectoryState, Reshape};
-
-/// What the process at an address says of itself.
-#[derive(Clone, Debug)]
-pub struct Applicant {
-    /// The node that it is already; none: it waits for a number.
-    pub identity: Option<(ClusterId, NodeId)>,
-    /// Its label.
-    pub name: String,
-    /// Where it serves.
-    pub addresses: Addresses,
-}
+use crate::question::Identified;
 
 /// What comes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +32,7 @@ pub struct Candidate {
 
 impl Candidate {
     /// Judges what it says of itself.
-    pub fn judge(&self, state: &DirectoryState, applicant: Applicant) -> Enlistment {
+    pub fn judge(&self, state: &DirectoryState, applicant: Identified) -> Enlistment {
         let Candidate { address, replaces, registers, plan } = self;
         match applicant.identity {
             Some((cluster, node)) if cluster == state.map.cluster => {
@@ -61,7 +51,7 @@ impl Candidate {
             }
             Some((cluster, node)) => Enlistment::Refused(format!("{address} is {node} of another cluster, {cluster}")),
             None if *registers => {
-                let Applicant { name, addresses, .. } = applicant;
+                let Identified { name, addresses, .. } = applicant;
                 Enlistment::Register(Reshape::Register { name, addresses, replaces: *replaces })
             }
             None => Enlistment::Answer(Box::new(plan.clone())),
@@ -72,7 +62,7 @@ impl Candidate {
 #[cfg(test)]
 mod tests {
     use coppice_client::map::PartitionMap;
-    use coppice_client::wire::MapVersion;
+    use coppice_client::wire::{ClusterId, MapVersion};
 
     use super::*;
 
@@ -94,7 +84,7 @@ mod tests {
         let map = PartitionMap { cluster: ClusterId(1), ..PartitionMap::default() };
         let state = DirectoryState { map, ..DirectoryState::default() };
         let judge = |identity, registers| {
-            let applicant = Applicant { identity, name: "new".into(), addresses: Addresses::default() };
+            let applicant = Identified { identity, name: "new".into(), ..Identified::default() };
             let candidate = Candidate { address: "here".into(), replaces: None, registers, plan: plan() };
             candidate.judge(&state, applicant)
         };

@@ -19,7 +19,7 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId, ReplicaId};
 use coppice_ordering::Configuration;
 pub use deciding::PendingDecisions;
-pub use enlist::{Applicant, Candidate, Enlistment};
+pub use enlist::{Candidate, Enlistment};
 pub use plan::{balance, steps};
 pub use verbs::{Verdict, begun, verdict};
 

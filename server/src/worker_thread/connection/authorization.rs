@@ -17,9 +17,9 @@ use coppice_core::multicast::PartitionQuery;
 use super::serve::put;
 use super::state::refuse_and_close;
 use super::{Connection, State, new_account};
-use crate::incarnation::Identity;
 use crate::metrics::Op;
 use crate::worker_thread::WorkerThread;
+use coppice_core::incarnation::Identity;
 
 /// Whoever shows wrong credentials waits so long for the answer. Less than a client waits for a connection, so that it
 /// learns why; it holds no thread meanwhile, and is not read.
