@@ -23,7 +23,7 @@ const ROWS: &[(&str, By)] = &[
         By::Tests(&[
             ("client", "lib", "certificates_that_prove_nothing_are_refused_in_words"),
             ("client", "lib", "who_speaks_no_tls_is_told_so_and_the_reverse"),
-            ("server", "lib", "a_certificate_is_that_of_the_node_that_shows_it"),
+            ("server/core", "lib", "a_certificate_is_that_of_the_node_that_shows_it"),
             ("server", "program", "clients_and_nodes_that_prove_nothing_are_told_what_is_wrong"),
             ("server", "program", "a_node_is_who_its_certificate_says"),
         ]),
@@ -35,7 +35,7 @@ const ROWS: &[(&str, By)] = &[
     (
         "clients have roles, for all keys or for a prefix: each role and each request, ranges across a boundary",
         By::Tests(&[
-            ("server", "lib", "each_role_may_ask_what_it_includes_and_nothing_else"),
+            ("server/core", "lib", "each_role_may_ask_what_it_includes_and_nothing_else"),
             ("server/core", "lib", "a_range_across_the_boundary_of_a_prefix_is_denied_whole"),
             ("server/core", "lib", "a_session_serves_its_own_user_only"),
             ("server", "program", "each_role_does_what_it_includes_over_the_wire"),
@@ -89,10 +89,10 @@ const ROWS: &[(&str, By)] = &[
     (
         "every connection between nodes begins with who is at both ends: nothing of another cluster is believed",
         By::Tests(&[
-            ("server", "lib", "only_a_node_of_the_cluster_that_means_this_one_is_let_in"),
-            ("server", "lib", "only_who_is_meant_is_believed"),
+            ("server/core", "lib", "only_a_node_of_the_cluster_that_means_this_one_is_let_in"),
+            ("server/core", "lib", "only_who_is_meant_is_believed"),
             ("server", "lib", "nothing_is_sent_to_who_is_not_meant"),
-            ("server", "lib", "a_map_of_another_cluster_is_not_adopted"),
+            ("server/core", "lib", "a_map_of_another_cluster_is_not_adopted"),
             ("server", "checkpoint", "a_snapshot_of_another_cluster_is_neither_received_nor_loaded"),
             ("server", "program", "a_snapshot_of_another_cluster_is_never_taken"),
             ("server", "program", "a_map_of_another_cluster_is_never_adopted"),
@@ -104,7 +104,7 @@ const ROWS: &[(&str, By)] = &[
         "what a node says is tied to that node and to the map, and bounded; whoever proves nothing is few and short",
         By::Tests(&[
             ("server/core", "lib", "a_replica_is_heard_from_its_own_node_only"),
-            ("server", "lib", "what_changes_something_is_for_nodes_of_the_map"),
+            ("server/core", "lib", "what_changes_something_is_for_nodes_of_the_map"),
             ("server", "bounds", "a_batch_that_no_leader_may_propose_is_refused"),
             ("server", "fuzz", "a_proven_peer_that_says_anything_ends_no_node"),
             ("server", "fuzz", "silent_connections_at_the_peer_port_are_few_and_keep_nobody_out"),
@@ -168,7 +168,7 @@ const ROWS: &[(&str, By)] = &[
         "no key and no value in the logs",
         By::Tests(&[
             ("server", "program", "a_slow_request_logs_the_time_of_each_stage"),
-            ("server", "lib", "verbs_that_change_something_are_logged_without_keys"),
+            ("server/core", "lib", "verbs_that_change_something_are_logged_without_keys"),
         ]),
     ),
     (
