@@ -98,7 +98,7 @@ impl Node {
         let written = home.write_endpoints(&json.to_string());
         written.map_err(|error| DataDirError::Io { path: config.data_dir.join("endpoints.json"), error })?;
         let pin = config.pin_threads;
-        let shared = Shared::new(config, metrics, tell_control, logging, tls);
+        let shared = Shared::new(config, metrics, tell_control, logging, tls)?;
         let workers = Mailboxes::new(senders);
         let mut node = Node {
             shared: Arc::clone(&shared),

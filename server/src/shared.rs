@@ -19,6 +19,7 @@ pub use self::own::OwnNode;
 pub use self::peers::Peers;
 pub use self::usage::{ControlPlace, Usage};
 use crate::config::NodeConfig;
+use crate::datadir::DataDirError;
 use crate::logging::Logging;
 use crate::messages::{TellControl, ToControl};
 use crate::metrics;
@@ -55,15 +56,18 @@ pub struct Shared {
 
 impl Shared {
     /// Shared state of a node.
+    ///
+    /// # Errors
+    /// What the data directory remembers of other nodes cannot be read.
     pub fn new(
         config: NodeConfig,
         metrics: metrics::Node,
         control: TellControl,
         logging: Option<Logging>,
         tls: Option<Tls>,
-    ) -> Arc<Shared> {
-        Arc::new(Shared {
-            own: OwnNode::new(&config.data_dir),
+    ) -> Result<Arc<Shared>, DataDirError> {
+        Ok(Arc::new(Shared {
+            own: OwnNode::new(&config.data_dir)?,
             cluster: ClusterView::default(),
             peers: Peers::default(),
             usage: Usage::new(&config.limits),
@@ -77,7 +81,7 @@ impl Shared {
             draining: AtomicBool::new(false),
             logging,
             tls,
-        })
+        }))
     }
 
     /// The node's certificates; none: its connections are in the clear.

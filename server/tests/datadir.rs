@@ -154,6 +154,17 @@ fn a_directory_whose_log_is_gone_is_refused() {
     assert!(matches!(refused, Err(DataDirError::Log(LogError::Damage(_)))), "{refused:?}");
 }
 
+/// A node that begins without what it remembers of the others lets copies of them in.
+#[test]
+fn a_node_does_not_start_without_what_it_remembers_of_the_others() {
+    let home = absent("unreadable");
+    drop(DataDir::open(&home.0).expect("made"));
+    assert!(KnownIncarnations::open(&home.0).is_ok(), "it met nobody yet");
+    std::fs::create_dir(home.path("incarnations")).expect("made");
+    let error = KnownIncarnations::open(&home.0).expect_err("it cannot be read").to_string();
+    assert!(error.contains("incarnations"), "{error}");
+}
+
 /// A node that met others, and remembers them in its own directory.
 struct OtherNode {
     home: Scratch,
@@ -164,7 +175,7 @@ impl OtherNode {
     fn new() -> OtherNode {
         let home = absent("other-node");
         drop(DataDir::open(&home.0).expect("made"));
-        OtherNode { known: KnownIncarnations::open(&home.0), home }
+        OtherNode { known: KnownIncarnations::open(&home.0).expect("read"), home }
     }
 
     /// Starts the node of this directory, which greets the other node and works.
@@ -176,7 +187,7 @@ impl OtherNode {
 
     /// Its process ends, without a word, and starts again.
     fn restarts(&mut self) {
-        self.known = KnownIncarnations::open(&self.home.0);
+        self.known = KnownIncarnations::open(&self.home.0).expect("read");
     }
 }
 

@@ -19,6 +19,9 @@ pub const PEER_PROTOCOL: u16 = 13;
 /// Longest frame before both ends have said who they are, with its header: a greeting, or a refusal.
 pub const HELLO_BYTES_MAX: usize = HEADER_BYTES + 3_072;
 
+/// Words of a refusal, in bytes.
+const REFUSAL_BYTES_MAX: usize = 2_048;
+
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Purpose {
@@ -260,7 +263,9 @@ pub fn judge_answer(
 /// A refusal as a frame.
 pub fn refusal(text: &str) -> BytesMut {
     let mut out = BytesMut::new();
-    Refusal::Denied { text: text.to_owned() }.encode(&mut out, 0);
+    // A certificate may name more than the other end reads.
+    let text = text[..text.floor_char_boundary(REFUSAL_BYTES_MAX)].to_owned();
+    Refusal::Denied { text }.encode(&mut out, 0);
     out
 }
 

@@ -82,6 +82,8 @@ pub struct ReplicaManager {
     /// Children of splits without a checkpoint yet, with their parents. Until it has one, a child's beginning exists
     /// only as the parent's log up to the split.
     unsaved: BTreeMap<PartitionId, UnsavedChild>,
+    /// With which replicas the directory began here; none: it did not.
+    founders: Vec<(ReplicaId, NodeId)>,
     /// Replicas whose create request is on its way to the log: a crash may leave a checkpoint of a replica that nobody
     /// knows.
     pending_creates: BTreeSet<PartitionId>,
@@ -115,6 +117,7 @@ impl ReplicaManager {
         mut replay: GroupReplay,
     ) -> Result<Option<Start>, StateLost> {
         self.created_at.insert(group, create.map_version());
+        self.note_founders(group, &create);
         let Some(trimmed) = create.lacks(loaded.as_ref().map(|loaded| loaded.instance), replay.trimmed) else {
             return Ok(Some(Start::again(group, me, create, loaded, &mut replay)));
         };
@@ -151,7 +154,33 @@ impl ReplicaManager {
             return PlacementDemand::Join(me);
         }
         let first = entry.replicas.first().is_some_and(|first| first.node == own);
-        PlacementDemand::Begin(Box::new(Start::founding(group, me, CreateRequest::of(entry), first)))
+        let create = CreateRequest::of(entry);
+        self.note_founders(group, &create);
+        PlacementDemand::Begin(Box::new(Start::founding(group, me, create, first)))
+    }
+
+    fn note_founders(&mut self, group: PartitionId, create: &CreateRequest) {
+        if group == PartitionId::DIRECTORY {
+            self.founders = create.nodes().collect();
+        }
+    }
+
+    /// Whether the directory may begin here as `entry` says. Every `init` asks the first seed first,
+    /// which has a replica of it in any case.
+    ///
+    /// # Errors
+    /// It began here with other replicas: a majority of these and one of those could decide beside each other.
+    pub fn may_found(&self, entry: &Entry) -> Result<(), String> {
+        let asked = entry.replicas.iter().map(|info| (ids::replica(info.replica), info.node));
+        if self.founders.is_empty() || self.founders.iter().copied().eq(asked) || mutant!(founds_otherwise) {
+            return Ok(());
+        }
+        let nodes: Vec<String> = self.founders.iter().map(|(_, node)| node.to_string()).collect();
+        Err(format!(
+            "the directory began here on {}: repeat init with the seeds and the replicas of the first time, or begin \
+             anew with empty data directories",
+            nodes.join(", ")
+        ))
     }
 
     /// Whether the map names a replica for this node that does not run.

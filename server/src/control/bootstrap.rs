@@ -68,10 +68,12 @@ fn become_node(control: &mut Control, &Assignment { cluster, node, ref directory
     }
     // Once there is a map, it says where the directory is.
     if control.shared.cluster.map().version.0 == 0 {
+        let founded = first_directory(directory);
+        control.controller.replicas().may_found(&founded)?;
         for (_, node, address) in directory {
             control.link(*node, address);
         }
-        control.tell(controller::Input::Founded(Box::new(first_directory(directory))));
+        control.tell(controller::Input::Founded(Box::new(founded)));
     }
     Ok(())
 }
@@ -115,8 +117,12 @@ async fn form(shared: &Arc<Handle>, mut forming: Forming) -> AdminReply {
             }
         };
         let until = begun + Duration::from_nanos(forming.deadline().0);
-        let heard = tokio::time::timeout_at(until, hear(shared, &mut seeds, ask)).await;
-        next = forming.step(now(), heard.unwrap_or(Heard::TimedOut));
+        let heard = tokio::time::timeout_at(until, hear(shared, &mut seeds, ask)).await.unwrap_or(Heard::TimedOut);
+        if matches!(heard, Heard::Decided(Ok(DirectoryReply::Done))) {
+            let nonce = forming.nonce();
+            shared.call(move |control| control.bootstrap.created(nonce));
+        }
+        next = forming.step(now(), heard);
     }
 }
 
@@ -210,12 +216,8 @@ async fn wait_for_leaders(shared: &Arc<Handle>, partitions: u32) {
     .await;
 }
 
-/// Waits until it holds, five seconds at most.
 async fn wait_until(holds: impl Fn() -> bool) {
-    for _ in 0..1_000 {
-        if holds() {
-            return;
-        }
+    while !holds() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -8,6 +8,7 @@ use coppice_client::wire::NodeId;
 use coppice_core::incarnation::claim::{ClaimError, IncarnationClaim};
 use coppice_core::incarnation::table::IncarnationTable;
 
+use super::DataDirError;
 use crate::files::replace;
 
 /// Its name in the data directory.
@@ -35,12 +36,21 @@ pub struct KnownIncarnations {
 
 impl KnownIncarnations {
     /// What the data directory at `dir` says.
-    pub fn open(dir: &Path) -> KnownIncarnations {
-        let (known, is_damaged) = IncarnationTable::read(std::fs::read(dir.join(FILE)).ok().as_deref());
+    ///
+    /// # Errors
+    /// The file is there, and the system does not read it: a node that begins without it lets copies in.
+    pub fn open(dir: &Path) -> Result<KnownIncarnations, DataDirError> {
+        let path = dir.join(FILE);
+        let file = match std::fs::read(&path) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(DataDirError::Io { path, error }),
+        };
+        let (known, is_damaged) = IncarnationTable::read(file.as_deref());
         if is_damaged {
             tracing::warn!(file = FILE, "the file of known incarnations is damaged and begins empty");
         }
-        KnownIncarnations { dir: dir.to_owned(), known: Mutex::new(known), meeting: Mutex::default() }
+        Ok(KnownIncarnations { dir: dir.to_owned(), known: Mutex::new(known), meeting: Mutex::default() })
     }
 
     /// Whether `node` may talk, which claims this. If it is a start that was not met before, that is durable when this

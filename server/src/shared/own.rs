@@ -11,6 +11,7 @@ use coppice_core::incarnation::Identity;
 use coppice_core::incarnation::claim::IncarnationClaim;
 
 use super::fence::SharedFence;
+use crate::datadir::DataDirError;
 use crate::datadir::known_incarnations::{KnownIncarnations, MeetError};
 
 /// This process among the nodes.
@@ -28,14 +29,17 @@ pub struct OwnNode {
 
 impl OwnNode {
     /// Of the data directory at `dir`.
-    pub fn new(dir: &Path) -> OwnNode {
-        OwnNode {
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn new(dir: &Path) -> Result<OwnNode, DataDirError> {
+        Ok(OwnNode {
             identity: RwLock::default(),
             claim: RwLock::default(),
-            incarnations: KnownIncarnations::open(dir),
+            incarnations: KnownIncarnations::open(dir)?,
             fence: SharedFence::default(),
             copies: Mutex::default(),
-        }
+        })
     }
 
     /// Who this node is.

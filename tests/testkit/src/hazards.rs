@@ -337,6 +337,7 @@ pub const OTHERS: &[&str] = &[
     // formed the cluster.
     "crowd_drives_out",
     "init_forgets",
+    "founds_otherwise",
     // A client sends large packs at once, and they all stand in front of what others send.
     "packs_at_once",
     // A pack of small commands is answered by as many large values as it asks for.

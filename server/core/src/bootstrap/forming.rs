@@ -67,7 +67,7 @@ impl Bootstrap {
             Err(text) => return Init::Answer(Box::new(AdminReply::Failed(AdminError::Invalid(text)))),
         };
         let drawn = *self.drawn.get_or_insert(drawn);
-        self.formed_for = Some(request.nonce);
+        self.formed_for.get_or_insert(request.nonce);
         let replicas = (settings.replicas as usize).min(seeds.len()).max(1);
         let numbered = (1..).zip(seeds.iter().take(replicas));
         let directory = numbered.map(|(n, seed)| (ReplicaId(n), NodeId(n), seed.clone())).collect();
@@ -83,6 +83,11 @@ impl Bootstrap {
             nodes: Vec::new(),
             until: Time::ZERO,
         }))
+    }
+
+    /// The directory has decided the map of the `init` with this nonce.
+    pub fn created(&mut self, nonce: u64) {
+        self.formed_for = Some(nonce);
     }
 
     fn existed(&self, process: &Process<'_>, request: &InitRequest) -> AdminReply {
@@ -135,9 +140,9 @@ pub enum Ask {
     },
     /// The directory decides this: [`Heard::Decided`].
     Decide(Box<DirectoryCommand>),
-    /// This node knows a map, soon: [`Heard::Exists`].
+    /// This node knows a map: [`Heard::Exists`].
     Map,
-    /// So many partitions have leaders, soon: [`Heard::Led`].
+    /// So many partitions have leaders: [`Heard::Led`].
     Leaders(u32),
 }
 
@@ -170,6 +175,11 @@ fn refused(text: String) -> Next {
 }
 
 impl Forming {
+    /// The nonce of its `init`.
+    pub fn nonce(&self) -> u64 {
+        self.request.nonce
+    }
+
     /// Begins. All other seeds are asked first who they are: a first seed whose disk was lost would form a second
     /// cluster otherwise, at an address that the first one's clients know.
     pub fn begin(&mut self, now: Time) -> Next {
@@ -400,7 +410,15 @@ mod tests {
     #[test]
     fn an_init_that_is_sent_again_hears_that_it_formed_the_cluster() {
         let mut bootstrap = Bootstrap::default();
-        assert!(matches!(init(&mut bootstrap, None, 0, request(false)), Init::Form(_)));
+        let begins = |bootstrap: &mut Bootstrap, nonce| {
+            let request = InitRequest { nonce, ..request(false) };
+            assert!(matches!(init(bootstrap, None, 0, request), Init::Form(_)));
+        };
+        // One that fails, or comes second, does not speak for the one that forms the cluster.
+        begins(&mut bootstrap, 5);
+        begins(&mut bootstrap, 7);
+        bootstrap.created(7);
+        begins(&mut bootstrap, 6);
         let mut again = |nonce, if_needed| {
             let request = InitRequest { nonce, ..request(if_needed) };
             let Init::Answer(reply) = init(&mut bootstrap, Some(OURS), 1, request) else { panic!("there is a map") };

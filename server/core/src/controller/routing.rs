@@ -1,5 +1,5 @@
-//! The way of an operator's leader transfer to the leader, from whichever node was asked for it: who leads is found
-//! out, that node is asked, and both are done again until it answers or the time is over.
+//! Routes an operator's leader transfer to the leader, from whichever node was asked for it: finds the leader, asks it,
+//! and repeats both until it answers or the time is over.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -69,7 +69,7 @@ impl Routing {
     pub fn look(&mut self, map: &PartitionMap, own: Option<NodeId>, known: Option<NodeId>, left: Duration) -> Next {
         let (Some(entry), Some(own)) = (map.group(self.partition), own) else { return self.look_again(left) };
         if let Some(leader) = known.filter(|_| entry.replica_on(own).is_some()) {
-            return self.found(leader);
+            return if leader == own { self.named_itself(leader) } else { Next::Continue(Ask::Transfer(leader)) };
         }
         self.named.clear();
         Next::Continue(Ask::WhoLeads(entry.replicas.iter().map(|info| info.node).filter(|&node| node != own).collect()))
@@ -79,7 +79,7 @@ impl Routing {
     pub fn on_named(&mut self, node: NodeId, leader: Option<NodeId>) -> Next {
         match leader {
             // It knows best.
-            Some(leader) if leader == node => return self.found(leader),
+            Some(leader) if leader == node => return self.named_itself(leader),
             Some(leader) => *self.named.entry(leader).or_default() += 1,
             None => {}
         }
@@ -89,12 +89,14 @@ impl Routing {
     /// All have answered that do: nobody says that it leads itself.
     pub fn on_all_named(&mut self, left: Duration) -> Next {
         match self.named.iter().max_by_key(|(_, count)| **count) {
-            Some((&leader, _)) => self.found(leader),
+            // Others may believe in it for longer than it leads.
+            Some((&leader, _)) => Next::Continue(Ask::Transfer(leader)),
             None => self.look_again(left),
         }
     }
 
-    fn found(&self, leader: NodeId) -> Next {
+    /// This node says that it leads itself: there may be nothing left to transfer.
+    fn named_itself(&self, leader: NodeId) -> Next {
         match leader == self.to {
             true => Next::Break(AdminReply::Transferred { pause_us: 0 }),
             false => Next::Continue(Ask::Transfer(leader)),
@@ -170,7 +172,9 @@ mod tests {
     fn a_replica_here_knows_who_leads() {
         assert_eq!(to(N3).look(&map(), Some(N1), Some(N2), LONG), Next::Continue(Ask::Transfer(N2)));
         assert_eq!(to(N3).look(&map(), Some(N1), Some(N1), LONG), Next::Continue(Ask::Transfer(N1)), "itself");
-        assert_eq!(to(N3).look(&map(), Some(N1), Some(N3), LONG), DONE);
+        assert_eq!(to(N3).look(&map(), Some(N3), Some(N3), LONG), DONE);
+        let hearsay = to(N3).look(&map(), Some(N1), Some(N3), LONG);
+        assert_eq!(hearsay, Next::Continue(Ask::Transfer(N3)), "it may lead no more");
         assert!(matches!(Routing::new(&map(), GROUP, N4), Err(AdminError::Invalid(_))));
     }
 

@@ -74,8 +74,11 @@ pub(super) fn may_lead(map: &PartitionMap, partition: PartitionId, to: NodeId) -
     if map.node(to).is_none_or(|info| info.state == NodeState::Removed) {
         return Err(AdminError::NotFound(format!("there is no node {to}")));
     }
-    match entry.replica_on(to) {
-        Some(_) => Ok(()),
+    match entry.replica_on(to).map(|info| info.role) {
+        Some(Role::Voter) => Ok(()),
+        Some(Role::Learner) => {
+            Err(AdminError::Invalid(format!("{to} is still a learner of {partition}: it leads once it votes")))
+        }
         None => Err(AdminError::Invalid(format!("{to} has no replica of {partition}"))),
     }
 }

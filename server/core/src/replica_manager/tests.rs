@@ -450,6 +450,7 @@ fn the_checkpoints_of_a_replica_that_is_gone_are_stale() {
 #[test]
 fn planted_bugs_of_the_replica_manager_are_caught() {
     for (mutant, test) in [
+        ("founds_otherwise", "the_directory_begins_with_the_same_replicas_however_often_it_is_founded"),
         ("stale_checkpoints_stay", "the_checkpoints_of_a_replica_that_is_gone_are_stale"),
         ("parent_awaits_fork", "mv10_a_snapshot_that_waits_for_a_child_to_start_lets_its_parent_join"),
         ("merge_skipped", "mv10_a_snapshot_that_skips_a_merge_and_a_split_waits_for_the_child_too"),
@@ -467,4 +468,20 @@ fn planted_bugs_of_the_replica_manager_are_caught() {
     ] {
         planted::assert_caught(mutant, &format!("replica_manager::tests::{test}"));
     }
+}
+
+/// Two majorities that do not meet: of the replicas of one `init`, and of those of another one.
+#[test]
+fn the_directory_begins_with_the_same_replicas_however_often_it_is_founded() {
+    let founding = |nodes: &[u32]| entry(PartitionId::DIRECTORY, 0, nodes, Role::Voter);
+    let mut manager = ReplicaManager::default();
+    assert_eq!(manager.may_found(&founding(&[1])), Ok(()), "nothing began here");
+    let PlacementDemand::Begin(start) = manager.wanted(OWN, &founding(&[1])) else { panic!("it begins") };
+    manager.runs(&start);
+    assert_eq!(manager.may_found(&founding(&[1])), Ok(()), "repeated");
+    assert!(manager.may_found(&founding(&[1, 2, 3])).is_err_and(|text| text.contains("on n1:")));
+    let mut again = ReplicaManager::default();
+    let replay = GroupReplay::default();
+    _ = again.restart(OWN, (PartitionId::DIRECTORY, start.me), start.create, None, replay);
+    assert!(again.may_found(&founding(&[1, 2, 3])).is_err(), "a process that started again");
 }
