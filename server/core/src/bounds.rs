@@ -92,7 +92,7 @@ pub fn directory(command: &DirectoryCommand) -> Result<(), String> {
         DirectoryCommand::Set { key, value } => known_setting(key, value),
         DirectoryCommand::Announce { addresses, .. } => named("", addresses),
         DirectoryCommand::Reshape(Reshape::Register { name, addresses, .. }) => named(name, addresses),
-        DirectoryCommand::Reshape(Reshape::Move { to, .. }) => at_most("a move", to.len(), NODES_MAX, "nodes that get"),
+        DirectoryCommand::Reshape(Reshape::Move { to, .. }) => at_most("a move", to.len(), NODES_MAX, "target nodes"),
         DirectoryCommand::ChangeUsers { change, .. } => access::check(change).map_err(|error| error.to_string()),
         // Whose numbers and keys the directory judges.
         DirectoryCommand::Reshape(_) => Ok(()),
@@ -133,8 +133,8 @@ fn reshape(request: &ReshapeRequest) -> Result<(), String> {
             at_most("an address", address.len(), ADDRESS_BYTES_MAX, "bytes")?;
         }
         Shape::Move { from, to, .. } => {
-            at_most("a move", from.len(), NODES_MAX, "nodes that give")?;
-            at_most("a move", to.len(), NODES_MAX, "nodes that get")?;
+            at_most("a move", from.len(), NODES_MAX, "source nodes")?;
+            at_most("a move", to.len(), NODES_MAX, "target nodes")?;
         }
         Shape::Split { at: Some(at), .. } => at_most("a key", at.len(), KEY_BYTES_MAX, "bytes")?,
         Shape::Split { at: None, .. }
@@ -161,7 +161,7 @@ mod tests {
         check(&AdminRequest::TransferLeader { partition: PartitionId(1), to: NodeId(2), deadline_ms })
     }
 
-    /// A deadline of 49 days was taken, and whatever it held was held for so long.
+    /// Whatever a transfer holds is held until its deadline.
     #[test]
     fn a_transfer_takes_no_deadline_of_days() {
         assert_eq!(transfer(1).and_then(|()| transfer(60_000)), Ok(()));
@@ -170,7 +170,7 @@ mod tests {
         assert!(words(transfer(u32::MAX)).contains("1min") && words(transfer(0)).contains("1ms"));
     }
 
-    /// A change that another node passed on went into the directory's log as it was.
+    /// Every node takes what is in the directory's log.
     #[test]
     fn what_another_node_passes_on_to_the_directory_is_bounded_too() {
         let (long, map) = (|| "x".repeat(5_000), |version| PartitionMap { version, ..PartitionMap::default() });

@@ -94,7 +94,7 @@ impl Asker {
                     return Err(format!("the map is of cluster {}, this node of {}", newer.cluster, own.cluster));
                 }
                 // A newer map says who leads the directory by now. It cannot vouch for a node that is not in the one
-                // known here: without TLS whoever knows the cluster's id can make one that names him. Such a map is a
+                // known here: without TLS whoever knows the cluster's id can make one that names the sender. Such a map is a
                 // hint to ask for it (`ask_for_the_map` of the control thread).
                 if !mutant!(newer_map_vouches) {
                     handshake::standing(from.node, map)?;
@@ -272,7 +272,7 @@ mod tests {
         assert!(!by(ours, Some(presence(ClusterId(2), 4)), &assign(OURS, 4)));
     }
 
-    /// Whoever knew the cluster's id once made a map that named him, and every node adopted it.
+    /// Whoever knows the cluster's id can make a map that names the sender.
     #[test]
     fn a_newer_map_does_not_vouch_for_who_brings_it() {
         let (settings, users) = (BTreeMap::new(), Users::default());

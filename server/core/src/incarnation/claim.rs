@@ -285,8 +285,7 @@ mod tests {
         assert_eq!(meets(&mut known, &claim), Err(ClaimError::ForgottenLog { claimed: 50, known: 60 }));
     }
 
-    /// A copy that starts again and again where nobody hears it was once taken for the node after seventeen starts: it
-    /// told of the sixteen before only.
+    /// A copy may start again and again where nobody hears it.
     #[test]
     fn px12_a_copy_does_not_become_the_node_by_starting_often() {
         let (mut known, mut directory) = (KnownIncarnation::default(), Directory::default());
@@ -311,7 +310,7 @@ mod tests {
         assert_eq!(postcard::to_stdvec(&PastBootIds::new(&[1, 2, 3])).map(|bytes| bytes.len()), Ok(4));
     }
 
-    /// One frame with the highest number that there is once made every later start of a node an old copy.
+    /// The highest number that there is would make every later start of a node an old copy.
     #[test]
     fn px12_what_no_node_says_changes_nothing() {
         let (mut known, mut directory) = (KnownIncarnation::default(), Directory::default());

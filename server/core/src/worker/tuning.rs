@@ -1,7 +1,8 @@
-//! Tuning at work (protocol.md 9): what a worker measures of the groups that it leads, an interval after the other, and
-//! what their controllers make of it. The stage whose cost counts is the worker's thread, which receives, orders,
-//! executes and answers, or all cores of the machine together, if these are busier: other nodes and clients may be on
-//! them as well. The log's device is the other one.
+//! Tunes the groups that a worker leads (protocol.md 9): measures them once per interval, and gives them the batches and
+//! the window that their controllers advise.
+//!
+//! The model has two stages. One is the worker's thread, which receives, orders, executes and answers, or all cores of
+//! the machine together, if these are busier: other nodes and clients may run there too. The other is the log's device.
 
 use std::time::Duration;
 
@@ -33,11 +34,12 @@ pub struct Load {
     pub flushing: Duration,
 }
 
-/// What a worker spends.
+/// What commands cost, as far as the intervals so far tell.
 #[derive(Debug)]
-pub(super) struct Spending {
-    /// What the thread spends, and what all cores spend, each counted as long as if it were one.
+pub(super) struct CostEstimate {
+    /// Of the worker's thread.
     thread: Costs,
+    /// Of all cores together, as if they were one.
     machine: Costs,
     /// How busy both were, smoothed.
     busy: (f64, f64),
@@ -46,10 +48,10 @@ pub(super) struct Spending {
     batch_header_bytes: f64,
 }
 
-impl Default for Spending {
-    fn default() -> Spending {
+impl Default for CostEstimate {
+    fn default() -> CostEstimate {
         let batch_header_bytes = sizes::of_commands(16, 1).map_or(0.0, |sizes| sizes.batch_header);
-        Spending {
+        CostEstimate {
             thread: Costs::default(),
             machine: Costs::default(),
             busy: (0.0, 0.0),
@@ -59,7 +61,7 @@ impl Default for Spending {
     }
 }
 
-impl Spending {
+impl CostEstimate {
     /// Takes an interval in: what the busier stage spends, and how busy it was.
     fn learn(&mut self, done: [f64; 4], load: &Load) -> (StageCost, f64) {
         let &Load { interval, thread, machine, .. } = load;
@@ -148,14 +150,14 @@ impl Worker {
         let total = |of: fn(&Measurement) -> u64| measured.iter().map(|(_, measured)| of(measured)).sum::<u64>();
         let (batches, commands, bytes) = (total(|m| m.batches), total(|m| m.commands), total(|m| m.bytes));
         let all_others = self.counters.other_steps;
-        let others = all_others - std::mem::replace(&mut self.spending.others, all_others);
+        let others = all_others - std::mem::replace(&mut self.costs.others, all_others);
         let done = [batches as f64, commands as f64, bytes as f64, others as f64];
-        let (cost, cpu_busy) = self.spending.learn(done, load);
+        let (cost, cpu_busy) = self.costs.learn(done, load);
         let &Load { interval, flushes, flushing, .. } = load;
         let flush = (flushes > 0).then(|| flushing / u32::try_from(flushes).unwrap_or(u32::MAX));
         for (id, of_group) in measured {
             let measured = Measurement {
-                batch_header_bytes: self.spending.batch_header_bytes,
+                batch_header_bytes: self.costs.batch_header_bytes,
                 flush,
                 batches_per_flush: batches as f64 / flushes.max(1) as f64,
                 cost: Some(cost),
@@ -176,7 +178,7 @@ impl Worker {
         }
     }
 
-    /// Groups have just been given the fixed settings: those that are tuned go on as they are tuned.
+    /// New settings have replaced what tuned groups were given: they get it again, within the new limits.
     pub(super) fn apply_tuning(&mut self) {
         let TuningSettings { is_on, limits } = self.cluster.settings.tuning;
         for group in self.groups.values_mut() {
@@ -306,14 +308,14 @@ mod tests {
 
     #[test]
     fn what_keeps_the_cores_busy_beside_an_idle_group_is_not_its_price() {
-        let mut spending = Spending::default();
+        let mut costs = CostEstimate::default();
         // A few commands on a busy machine must not count the machine's load as their cost.
         for _ in 0..20 {
-            spending.learn([4.0, 4.0, 4e3, 20.0], &Load { thread: 0.02, machine: 1.0, ..LOAD });
+            costs.learn([4.0, 4.0, 4e3, 20.0], &Load { thread: 0.02, machine: 1.0, ..LOAD });
         }
         let (load, mut cost) = ([600.0, 30e3, 30e6, 20.0], StageCost::default());
         for _ in 0..10 {
-            cost = spending.learn(load, &Load { thread: 0.4, machine: 0.9, ..LOAD }).0;
+            cost = costs.learn(load, &Load { thread: 0.4, machine: 0.9, ..LOAD }).0;
         }
         let instance = cost.per_batch_ms + 50.0 * (cost.per_command_ms + 1e3 * cost.per_byte_ms);
         let spent = 0.9 * 500.0 / 600.0;
