@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_client::map::{NodeState, PartitionMap};
@@ -12,8 +13,8 @@ use coppice_core::machine::directory::DirectoryState;
 use coppice_core::question::Identified;
 use coppice_core::reshape::View;
 use coppice_core::status::{Capacity, LocalStatus};
-use coppice_core::worker::{Input, WorkerSettings};
-use coppice_ordering::tuning::Tuning;
+use coppice_core::worker::{Input, Load, TuningSettings, WorkerSettings};
+use coppice_ordering::tuning::Limits;
 
 use super::client::key;
 use super::control::own;
@@ -31,6 +32,15 @@ const PARTITIONS_MAX: usize = 10;
 
 /// A node hears of a setting at most so late.
 const TOLD_MAX: Nanos = 1_000 * MS;
+
+/// How busy a node that tunes finds its thread, its machine and its log.
+const LOAD: Load = Load {
+    interval: Duration::from_millis(500),
+    thread: 0.5,
+    machine: 0.6,
+    flushes: 50,
+    flushing: Duration::from_millis(20),
+};
 
 impl World {
     /// What a node hears from all that it reaches, itself included. Who was removed has no address any more.
@@ -96,7 +106,7 @@ impl World {
         }
     }
 
-    /// The node that leads a group is given other batches and another window, as tuning gives them.
+    /// The node that leads a group tunes it from now on, within these limits.
     pub fn tune(&mut self, group: PartitionId, batch_bytes_max: usize, window: u32, window_bytes_max: usize) {
         let node = self.node_of(Target::Leader(group.0));
         if !self.nodes[node].up || self.nodes[node].group(group).is_none() {
@@ -105,9 +115,18 @@ impl World {
         let mut settings = WorkerSettings::clone(&self.plan.worker_settings(node, Some(self.asked.limits)));
         // As on nodes, acceptors accept twice as far ahead as the widest window is.
         let window = window.min((settings.group.accept_ahead_max / 2) as u32);
-        let tuning = Tuning { batch_bytes_max, window, window_bytes_max, ..Tuning::of(&settings.group) };
-        tuning.apply(&mut settings.group);
-        self.input(node, self.nodes[node].owner(group), Input::Settings(Arc::new(settings)));
+        let limits = Limits {
+            batch_bytes: (batch_bytes_max.div_ceil(2), batch_bytes_max),
+            window: (window.div_ceil(2), window),
+            window_bytes: (window_bytes_max.div_ceil(2), window_bytes_max),
+            batch_delay_max: settings.group.batch_delay_max,
+        };
+        settings.tuning = TuningSettings { is_on: true, limits };
+        let worker = self.nodes[node].owner(group);
+        self.input(node, worker, Input::Settings(Arc::new(settings)));
+        if self.nodes[node].up {
+            self.input(node, worker, Input::Load(LOAD));
+        }
     }
 
     /// This node hears of the settings, later.
