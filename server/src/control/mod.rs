@@ -271,7 +271,6 @@ impl Control {
                 .log()
                 .set_queue_depth(self.storage.log.as_ref().map_or(0, |log| log.log().waiting() as u64));
         }
-        let config = &self.shared.config;
         let metrics = &self.shared.metrics;
         let full = space.filter(|space| space.full);
         if let Some(Space { free_bytes, reserve_bytes, .. }) = full.filter(|_| !self.storage.disk_was_full) {
@@ -284,10 +283,11 @@ impl Control {
             tracing::info!("the disk has room again");
         }
         self.storage.disk_was_full = full.is_some();
-        metrics.set_warning(Warning::DiskReserve, self.storage.disk_was_full);
-        metrics.set_warning(Warning::MemoryLimit, self.shared.usage.memory_is_full());
-        metrics.set_warning(Warning::Insecure, config.insecure && self.shared.tls().is_none());
-        metrics.set_warning(Warning::FlushOff, config.log.flush == crate::config::Flush::Off);
+        let condition = status::condition(self);
+        metrics.set_warning(Warning::DiskReserve, condition.disk_is_full);
+        metrics.set_warning(Warning::MemoryLimit, condition.memory_is_full);
+        metrics.set_warning(Warning::Insecure, condition.is_insecure);
+        metrics.set_warning(Warning::FlushOff, condition.flush_is_off);
     }
 
     /// Above `memory.limit` growing writes are refused; it clears by itself (operations.md 3).

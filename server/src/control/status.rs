@@ -5,15 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use coppice_client::map::{NodeInfo, NodeState, PartitionMap, Role};
+use coppice_client::map::{NodeInfo, NodeState};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{
-    AdminReply, MapVersion, NodeId, NodeStatus, PartitionId, PartitionStatus, ReplicaStatus, Status, StatusGet,
-};
+use coppice_client::wire::{AdminReply, NodeId, NodeStatus, PartitionId, Status, StatusGet};
 use coppice_core::digests::Digests;
-use coppice_core::majority::{is_majority, voters_up};
 use coppice_core::question::{Answer, Question};
-use coppice_core::status::{Capacity, LocalReplica, LocalStatus};
+use coppice_core::status::{Capacity, Condition, LocalReplica, LocalStatus, overview, tolerated_failures};
 use coppice_core::worker::GroupStatus;
 use tokio::sync::oneshot;
 
@@ -22,7 +19,6 @@ use super::coalesced;
 use super::rates::{Rate, Sample};
 use crate::log::FlushReport;
 use crate::rpc::ask;
-use crate::shared::Shared;
 use crate::worker_thread::{self, Flushes, WorkerThread};
 
 /// How long another node may take to say how it is; dead and paused ones are known by then.
@@ -136,11 +132,15 @@ pub(super) fn answer_status(control: &mut Control, get: StatusGet, reply: onesho
 }
 
 fn status(control: &Control, local: bool) -> impl Future<Output = Status> + use<> {
-    let (shared, gathered, warnings) = (Arc::clone(&control.shared), gather(control, local), warnings(control));
+    let (shared, gathered) = (Arc::clone(&control.shared), gather(control, local));
     async move {
         let known = gathered.await;
-        let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
-        assemble(&shared, &shared.cluster.map(), own, &known, warnings)
+        let identity = shared.own.identity().map(|identity| (identity.cluster, identity.node));
+        let (cluster, own) = identity.map_or_else(Default::default, |(cluster, own)| (Some(cluster), own));
+        let tickets = u32::try_from(shared.metrics.tickets_in_flight()).unwrap_or(u32::MAX);
+        let status = overview(&shared.cluster.map(), (cluster, own), &known, tickets);
+        shared.metrics.set_tolerated_failures(u32::try_from(status.tolerated_failures).ok());
+        status
     }
 }
 
@@ -202,48 +202,28 @@ fn survey(control: &Control) {
     });
 }
 
-fn warnings(control: &Control) -> Vec<String> {
-    let config = &control.shared.config;
-    let mut warnings = Vec::new();
-    if config.insecure && control.shared.tls().is_none() {
-        warnings.push(match control.shared.cluster.access().is_on() {
-            false => "listens beyond loopback without TLS, and access control is off (insecure = true): whoever \
-                      reaches the ports may do everything"
-                .into(),
-            true => "listens beyond loopback without TLS (insecure = true): tokens and data can be read on the \
-                     way, and the peer port lets in whoever reaches it"
-                .into(),
-        });
+/// What may be wrong with this node.
+pub(super) fn condition(control: &Control) -> Condition {
+    let (config, shared) = (&control.shared.config, &control.shared);
+    let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
+    let copy = shared.own.fence.with(|fence| fence.copy().map(str::to_owned));
+    Condition {
+        is_insecure: config.insecure && shared.tls().is_none(),
+        access_is_on: shared.cluster.access().is_on(),
+        flush_is_off: config.log.flush == crate::config::Flush::Off,
+        memory_is_full: shared.usage.memory_is_full(),
+        disk_is_full: control.storage.space().is_some_and(|space| space.full),
+        copy: copy.map(|why| (own, why, config.replace_command(own))),
+        copies: shared.own.copies(),
+        damaged: control.controller.replicas().awaiting_snapshot().keys().copied().collect(),
     }
-    if config.log.flush == crate::config::Flush::Off {
-        warnings.push("log.flush is off: a power cut may lose answered writes".into());
-    }
-    if control.shared.usage.memory_is_full() {
-        warnings.push("memory limit reached: writes that grow are refused".into());
-    }
-    if control.storage.space().is_some_and(|space| space.full) {
-        warnings.push(DISK_WARNING.into());
-    }
-    if let Some(text) = control.shared.own.fence.with(|fence| fence.copy().map(str::to_owned)) {
-        let own = control.shared.own.identity().map(|identity| identity.node).unwrap_or_default();
-        let next = config.replace_command(own);
-        warnings.push(format!("{own} takes part in nothing: {text}; replace it: `{next}`"));
-    }
-    for (node, text) in control.shared.own.copies() {
-        let map = control.shared.cluster.map();
-        let address = map.node(node).map_or("ADDRESS", |info| info.addresses.peer.as_str());
-        warnings.push(format!("{node} is not let in: {text}; replace it: `coppice node replace {node} {address}`"));
-    }
-    for partition in control.controller.replicas().awaiting_snapshot().keys() {
-        warnings.push(format!("{partition}: checkpoints are damaged; its state is awaited from another node"));
-    }
-    warnings
 }
 
 pub(super) fn local_status(control: &Control) -> impl Future<Output = LocalStatus> + use<> {
     let shared = Arc::clone(&control.shared);
     let rates = control.rates.clone();
     let space = control.storage.space();
+    let condition = condition(control);
     let node = NodeStatus {
         id: shared.own.identity().map(|identity| identity.node).unwrap_or_default(),
         name: shared.config.name.clone(),
@@ -255,16 +235,16 @@ pub(super) fn local_status(control: &Control) -> impl Future<Output = LocalStatu
         flush_us_p99: control.storage.flush.p99_us(),
         log_bytes: control.storage.flush.log_bytes(),
         disk_free_bytes: space.map_or(0, |space| space.free_bytes),
-        disk_full: space.is_some_and(|space| space.full),
+        disk_full: condition.disk_is_full,
         memory_bytes: resident_bytes(),
         connections: shared.usage.connections() as u32,
     };
-    let warnings = warnings(control);
+    let warnings = condition.warnings(&control.shared.cluster.map());
     let capacity = Capacity {
         replicas: control.controller.replicas().running().len(),
         replicas_max: control.shared.config.limits.partitions,
-        disk_is_full: node.disk_full,
-        memory_is_full: control.shared.usage.memory_is_full(),
+        disk_is_full: condition.disk_is_full,
+        memory_is_full: condition.memory_is_full,
     };
     let full = capacity.full();
     async move {
@@ -281,130 +261,8 @@ pub(super) fn local_status(control: &Control) -> impl Future<Output = LocalStatu
     }
 }
 
-/// What a node says when its disk is filled to the reserve.
-const DISK_WARNING: &str = "disk reserve reached: writes that grow are refused where a majority has no more room";
-
-/// How many more nodes may be lost, as far as this node knows; -1: some partition has no quorum, or nobody who answers
-/// knows a leader of it.
-fn tolerated_failures(map: &PartitionMap, known: &BTreeMap<NodeId, LocalStatus>) -> i32 {
-    let spare = |entry: &coppice_client::map::Entry| {
-        let up = |node: NodeId| known.get(&node).is_some_and(|local| local.replicas.contains_key(&entry.partition));
-        let (alive, all) = voters_up(entry, up);
-        let mut replicas = known.values().filter_map(|local| local.replicas.get(&entry.partition));
-        let led = replicas.any(|replica| replica.leads || replica.leader.is_some());
-        if led { alive as i32 - (all as i32 / 2 + 1) } else { -1 }
-    };
-    map.directory.iter().chain(&map.partitions).map(spare).min().unwrap_or(-1).max(-1)
-}
-
 fn local_replica(group: &GroupStatus, rate: Option<&Rate>) -> LocalReplica {
     let commands_per_second = rate.map_or(0.0, |rate| rate.per_second);
     let batch_commands = rate.map_or(0.0, |rate| rate.batch);
     LocalReplica { commands_per_second, batch_commands, ..group.told() }
-}
-
-fn assemble(
-    shared: &Shared,
-    map: &PartitionMap,
-    own: NodeId,
-    known: &BTreeMap<NodeId, LocalStatus>,
-    mut warnings: Vec<String>,
-) -> Status {
-    let members = map.nodes.iter().filter(|info| info.state != NodeState::Removed);
-    let nodes = members.map(|info| match known.get(&info.id) {
-        Some(local) => NodeStatus { id: info.id, ..local.node.clone() },
-        None => NodeStatus {
-            id: info.id,
-            name: info.name.clone(),
-            address: info.addresses.native.clone(),
-            ..NodeStatus::default()
-        },
-    });
-    let nodes: Vec<NodeStatus> = nodes.collect();
-    let entries = map.directory.iter().chain(&map.partitions);
-    let partitions = entries.map(|entry| partition_status(entry, known)).collect();
-    let tolerated = tolerated_failures(map, known);
-    for (node, local) in known {
-        let of_others = local.warnings.iter().filter(|_| *node != own).map(|text| format!("{node}: {text}"));
-        warnings.extend(of_others);
-    }
-    shared.metrics.set_tolerated_failures(u32::try_from(tolerated).ok());
-    Status {
-        cluster: shared.own.identity().map(|identity| identity.cluster),
-        node: own,
-        map_version: MapVersion(map.version.0),
-        feature_level: coppice_core::settings::FEATURE_LEVEL,
-        tolerated_failures: tolerated,
-        tickets_in_flight: u32::try_from(shared.metrics.tickets_in_flight()).unwrap_or(u32::MAX),
-        nodes,
-        partitions,
-        warnings,
-        majority: is_majority(map, |node| known.contains_key(&node)),
-    }
-}
-
-fn partition_status(entry: &coppice_client::map::Entry, known: &BTreeMap<NodeId, LocalStatus>) -> PartitionStatus {
-    let local = |node: NodeId| known.get(&node).and_then(|node| node.replicas.get(&entry.partition));
-    let leading = entry.replicas.iter().find(|info| local(info.node).is_some_and(|replica| replica.leads));
-    let leader = leading.map(|info| info.node);
-    let told = leader.and_then(local).or_else(|| entry.replicas.iter().find_map(|info| local(info.node)));
-    let told = told.cloned().unwrap_or_default();
-    let replicas = entry.replicas.iter().map(|info| {
-        let replica = local(info.node);
-        let lag = replica.map_or(0, |replica| told.decided_upto.saturating_sub(replica.decided_upto));
-        ReplicaStatus {
-            replica: info.replica,
-            node: info.node,
-            voter: info.role == Role::Voter,
-            up: replica.is_some(),
-            lag_instances: lag,
-            lag_ms: told.lags.get(&info.node).map_or(0, |&(_, millis)| millis),
-        }
-    });
-    PartitionStatus {
-        id: entry.partition,
-        low: entry.low.clone(),
-        high: entry.high.clone(),
-        leader,
-        replicas: replicas.collect(),
-        ballot: told.ballot,
-        decided_upto: told.decided_upto,
-        trimmed_upto: told.trimmed_upto,
-        last_ticket: told.last_ticket,
-        released: told.released,
-        held: told.held,
-        undo_bytes: told.undo_bytes,
-        keys: told.keys,
-        bytes: told.bytes,
-        commands_per_second: told.commands_per_second,
-        window: told.window,
-        batch_commands: told.batch_commands,
-        sessions: told.sessions,
-        digest: told.digests.last().copied(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use coppice_client::map::{Entry, ReplicaInfo};
-    use coppice_client::wire::ReplicaId;
-
-    use super::*;
-
-    #[test]
-    fn a_partition_without_a_leader_survives_nothing() {
-        let replica = |n: u32| ReplicaInfo { replica: ReplicaId(n), node: NodeId(n), role: Role::Voter };
-        let entry = Entry { partition: PartitionId(1), replicas: (1..=3).map(replica).collect(), ..Entry::default() };
-        let map = PartitionMap { partitions: vec![entry], ..PartitionMap::default() };
-        let node = |leader| {
-            let replica = LocalReplica { leader, ..LocalReplica::default() };
-            LocalStatus { replicas: BTreeMap::from([(PartitionId(1), replica)]), ..LocalStatus::default() }
-        };
-        let of = |leaders: &[Option<NodeId>]| {
-            let known = (1..).map(NodeId).zip(leaders.iter().map(|leader| node(*leader))).collect();
-            tolerated_failures(&map, &known)
-        };
-        assert_eq!((of(&[Some(NodeId(1)); 3]), of(&[Some(NodeId(1)); 2]), of(&[Some(NodeId(1))])), (1, 0, -1));
-        assert_eq!((of(&[None, Some(NodeId(1)), None]), of(&[None; 3])), (1, -1));
-    }
 }

@@ -1,10 +1,15 @@
-//! What a node knows of itself and of its replicas, as nodes tell each other.
+//! What a node knows of itself and of its replicas, as nodes tell each other, and what operators see of it.
+
+mod overview;
+mod warnings;
 
 use std::collections::BTreeMap;
 
 use coppice_client::wire::{MapVersion, NodeId, NodeStatus, PartitionId, ReplicaId, Ticket};
 use coppice_ordering::Paxos;
+pub use overview::{overview, tolerated_failures};
 use serde::{Deserialize, Serialize};
+pub use warnings::Condition;
 
 use crate::ids::wire_replica;
 
