@@ -49,7 +49,8 @@ pub enum AskError {
     },
 }
 
-/// Asks node `to`, whose peer port is `address`; none: whichever node of this cluster serves there.
+/// Asks node `to`, whose peer port is `address`; none: whichever node of this cluster serves there. Where faults made
+/// on purpose cut the link to it, no question passes either.
 pub async fn ask(
     shared: &Shared,
     to: Option<NodeId>,
@@ -57,6 +58,9 @@ pub async fn ask(
     question: &Question,
     timeout: Duration,
 ) -> Result<Answer, AskError> {
+    if to.is_some_and(|node| shared.peers.is_cut_off(node)) {
+        return Err(AskError::Unreachable { address: address.to_owned(), text: "cut off".into() });
+    }
     let hello = shared.hello(Purpose::Question, to);
     ask_as(shared, &hello, address, question, timeout).await
 }

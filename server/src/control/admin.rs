@@ -277,7 +277,6 @@ pub(super) async fn directory(shared: &Arc<Handle>, command: DirectoryCommand) -
     match shared.cluster.leader(PartitionId::DIRECTORY) {
         None => Err("no leader of the directory is known".into()),
         leader if leader == own => decide_here(shared, command).await,
-        Some(leader) if shared.peers.is_cut_off(leader) => Err(format!("{leader} cannot be reached")),
         Some(leader) => {
             let address = shared.peers.address(leader).ok_or_else(|| format!("{leader} has no known address"))?;
             match ask(shared, Some(leader), &address, &Question::Directory(command), DIRECTORY_TIMEOUT).await {
@@ -297,7 +296,7 @@ async fn tell_directory(shared: &Arc<Handle>, own: NodeId, command: &DirectoryCo
         Err(error) => error,
     };
     let map = shared.cluster.map();
-    for node in map.nodes.iter().filter(|node| node.id != own && !shared.peers.is_cut_off(node.id)) {
+    for node in map.nodes.iter().filter(|node| node.id != own) {
         let question = Question::Directory(command.clone());
         match ask(shared, Some(node.id), &node.addresses.peer, &question, DIRECTORY_TIMEOUT).await {
             Ok(Answer::Directory(_)) => return Ok(()),

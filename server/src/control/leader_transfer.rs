@@ -151,7 +151,7 @@ fn is_own(shared: &Shared, node: NodeId) -> bool {
 /// Asks these nodes who leads.
 fn who_leads(shared: &Arc<Handle>, partition: PartitionId, nodes: Vec<NodeId>) -> JoinSet<(NodeId, Option<NodeId>)> {
     let mut asked = JoinSet::new();
-    for node in nodes.into_iter().filter(|&node| !shared.peers.is_cut_off(node)) {
+    for node in nodes {
         let Some(address) = shared.peers.address(node) else { continue };
         let shared = Arc::clone(shared);
         asked.spawn_local(async move {
@@ -173,9 +173,6 @@ async fn ask_leader(
         return Ok(transfer_here(shared, (partition, to), left).await.reply());
     }
     let address = shared.peers.address(leader).unwrap_or_default();
-    if shared.peers.is_cut_off(leader) {
-        return Err(Unheard::Unreachable(format!("{address}: cut off")));
-    }
     let deadline_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
     let question = Question::Transfer { partition, to, deadline_ms };
     match ask(shared, Some(leader), &address, &question, left + MARGIN).await {

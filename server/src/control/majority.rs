@@ -71,7 +71,7 @@ async fn hears_majority(shared: &Arc<Handle>) -> bool {
     let map = shared.cluster.map();
     let mut probe = Probe::new(&map, (own.cluster, own.node));
     let mut asked = JoinSet::new();
-    for node in probe.unheard().filter(|&node| !shared.peers.is_cut_off(node)) {
+    for node in probe.unheard() {
         let Some(address) = shared.peers.address(node) else { continue };
         let shared = Arc::clone(shared);
         asked.spawn_local(async move {

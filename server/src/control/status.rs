@@ -152,8 +152,8 @@ pub(super) fn gather(control: &Control, local: bool) -> impl Future<Output = BTr
         let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
         let mut asked = Vec::new();
         if !local {
-            let reached = |node: &&NodeInfo| node.state != NodeState::Removed && !shared.peers.is_cut_off(node.id);
-            for node in shared.cluster.map().nodes.iter().filter(|node| node.id != own).filter(reached) {
+            let is_asked = |node: &&NodeInfo| node.id != own && node.state != NodeState::Removed;
+            for node in shared.cluster.map().nodes.iter().filter(is_asked) {
                 let (id, address, shared) = (node.id, node.addresses.peer.clone(), Arc::clone(&shared));
                 let question =
                     async move { (id, ask(&shared, Some(id), &address, &Question::Status, ASK_TIMEOUT).await) };

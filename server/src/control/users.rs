@@ -68,7 +68,6 @@ async fn tell_all(shared: &Arc<Handle>, version: MapVersion) -> Vec<NodeId> {
                 Some((map, settings, users)) if id == own => {
                     shared.ask(move |control| control.adopt(map, settings, users)).await.is_some()
                 }
-                Some(_) if shared.peers.is_cut_off(id) => false,
                 Some((map, settings, users)) => {
                     let question = Question::Adopt { map, settings, users };
                     let answer = ask(&shared, Some(id), &address, &question, TOLD_TIMEOUT).await;
