@@ -4,24 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet, NodeId, PartitionId};
+use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::question::{Answer, Asker, Question};
-use coppice_core::request::{Refusal, Reply, Request};
 use coppice_core::settings::ClusterSettings;
-use coppice_core::worker::Input;
 use coppice_core::{bounds, controller};
 use tokio::sync::oneshot;
 
-use super::{Control, Handle, bootstrap};
+use super::{Control, directory};
 use crate::rpc::ask;
 use crate::shared::Shared;
 
 /// How long another node may take to give its map.
 const MAP_TIMEOUT: Duration = Duration::from_millis(450);
-
-/// How long the directory's leader may take to decide a change.
-pub(super) const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Between two tries to tell the directory where this node serves.
 const ANNOUNCE_PAUSE: Duration = Duration::from_millis(500);
@@ -116,7 +111,7 @@ impl Control {
         }
         let shared = Arc::clone(&self.shared);
         crate::task::spawn(async move {
-            let done = bootstrap::submit(&shared, DirectoryCommand::Set { key, value }).await;
+            let done = directory::submit(&shared, DirectoryCommand::Set { key, value }).await;
             _ = reply.send(match done {
                 Ok(DirectoryReply::Refused(reason)) => AdminReply::Failed(AdminError::Invalid(reason.to_string())),
                 Ok(_) => AdminReply::Done,
@@ -181,7 +176,7 @@ impl Control {
                 }
                 let shared = Arc::clone(&self.shared);
                 crate::task::spawn(async move {
-                    _ = reply.send(match decide_here(&shared, command).await {
+                    _ = reply.send(match directory::decide_here(&shared, command).await {
                         Ok(done) => Answer::Directory(done),
                         Err(text) => Answer::Refused(text),
                     });
@@ -252,7 +247,7 @@ impl Control {
         let announcing = crate::task::spawn(async move {
             let mut last = String::new();
             while !is_known(&shared) {
-                if let Err(error) = tell_directory(&shared, identity.node, &command).await
+                if let Err(error) = directory::tell(&shared, identity.node, &command).await
                     && error != last
                 {
                     tracing::warn!(%error, "the directory cannot be told this node's new addresses; trying on");
@@ -269,56 +264,4 @@ impl Control {
 fn one_of<T>(mut all: Vec<T>) -> Option<T> {
     let drawn = crate::random::draw() as usize % all.len().max(1);
     (drawn < all.len()).then(|| all.swap_remove(drawn))
-}
-
-/// Has the directory's leader decide `command`: here, or on the node that is known to lead it.
-pub(super) async fn directory(shared: &Arc<Handle>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
-    let own = shared.own.identity().map(|identity| identity.node);
-    match shared.cluster.leader(PartitionId::DIRECTORY) {
-        None => Err("no leader of the directory is known".into()),
-        leader if leader == own => decide_here(shared, command).await,
-        Some(leader) => {
-            let address = shared.peers.address(leader).ok_or_else(|| format!("{leader} has no known address"))?;
-            match ask(shared, Some(leader), &address, &Question::Directory(command), DIRECTORY_TIMEOUT).await {
-                Ok(Answer::Directory(reply)) => Ok(reply),
-                Ok(_) => Err(format!("{leader} gave an unexpected answer")),
-                Err(error) => Err(error.to_string()),
-            }
-        }
-    }
-}
-
-/// Has the directory decide `command`, also where no leader is known: the other nodes dial one that moved at its old
-/// address, so that it hears of none.
-async fn tell_directory(shared: &Arc<Handle>, own: NodeId, command: &DirectoryCommand) -> Result<(), String> {
-    let mut last = match directory(shared, command.clone()).await {
-        Ok(_) => return Ok(()),
-        Err(error) => error,
-    };
-    let map = shared.cluster.map();
-    for node in map.nodes.iter().filter(|node| node.id != own) {
-        let question = Question::Directory(command.clone());
-        match ask(shared, Some(node.id), &node.addresses.peer, &question, DIRECTORY_TIMEOUT).await {
-            Ok(Answer::Directory(_)) => return Ok(()),
-            Ok(_) => last = format!("{}: an unexpected answer", node.id),
-            Err(error) => last = format!("{}: {error}", node.id),
-        }
-    }
-    Err(last)
-}
-
-pub(super) async fn decide_here(shared: &Arc<Handle>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
-    let (sender, receiver) = oneshot::channel();
-    let asked = shared.ask_owner(PartitionId::DIRECTORY, DIRECTORY_TIMEOUT, move |thread| {
-        let origin = thread.wait_for(sender);
-        let (group, request) = (PartitionId::DIRECTORY, Request::Directory(Box::new(command)));
-        thread.input(Input::Request { group, origin, request });
-    });
-    asked.await.ok_or("the directory's thread does not answer")?;
-    match tokio::time::timeout(DIRECTORY_TIMEOUT, receiver).await {
-        Ok(Ok(Reply::Directory(reply))) => Ok(reply),
-        Ok(Ok(Reply::Refused(Refusal::NotLeader { .. }))) => Err("this node does not lead the directory".into()),
-        Ok(Ok(_)) => Err("the directory is busy".into()),
-        Ok(Err(_)) | Err(_) => Err("the directory did not decide in time".into()),
-    }
 }

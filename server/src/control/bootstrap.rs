@@ -9,12 +9,12 @@ use coppice_client::wire::{AdminReply, AdminRequest, ClusterId, InitRequest, Par
 use coppice_core::bootstrap::{Ask, Forming, Heard, INIT_TIMEOUT, Init, Next, Process, becomes, first_directory};
 use coppice_core::controller;
 use coppice_core::incarnation::Identity;
-use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::question::{Answer, Assignment, Identified, Question};
 use coppice_ordering::Time;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Instant;
 
+use super::directory::submit;
 use super::{Control, Handle};
 use crate::rpc::ask_anybody;
 
@@ -192,20 +192,6 @@ async fn assign_to(shared: &Arc<Handle>, seed: Option<String>, assignment: Assig
         Answer::Refused(text) => Err(text),
         _ => Err("an unexpected answer".into()),
     }
-}
-
-/// Has the leader of the directory decide `command`, wherever it is.
-pub(super) async fn submit(shared: &Arc<Handle>, command: DirectoryCommand) -> Result<DirectoryReply, String> {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    let mut last = "no leader of the directory is known".to_owned();
-    while tokio::time::Instant::now() < deadline {
-        match super::admin::directory(shared, command.clone()).await {
-            Ok(reply) => return Ok(reply),
-            Err(text) => last = text,
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    Err(last)
 }
 
 async fn wait_for_leaders(shared: &Arc<Handle>, partitions: u32) {

@@ -10,7 +10,7 @@ use coppice_core::reshape::begun;
 use coppice_core::worker;
 
 use super::Control;
-use super::admin::decide_here;
+use super::directory::decide_here;
 use super::topology::{ASK_TIMEOUT, configure};
 use crate::rpc::ask;
 use crate::start_error::StorageError;

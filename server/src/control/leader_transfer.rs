@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::admin::DIRECTORY_TIMEOUT;
+use super::directory::DIRECTORY_TIMEOUT;
 use super::{Control, Handle};
 use crate::rpc::{AskError, ask};
 use crate::shared::Shared;

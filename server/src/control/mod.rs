@@ -8,6 +8,7 @@ mod bootstrap;
 mod certificates;
 mod check_replicas;
 mod coalesced;
+mod directory;
 mod effects;
 mod groups;
 mod handle;

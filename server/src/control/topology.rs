@@ -16,6 +16,7 @@ use coppice_core::status::LocalStatus;
 use coppice_ordering::{Configuration, Instance};
 use tokio::sync::oneshot;
 
+use super::directory::{Within, ask_leader};
 use super::effects::address_in;
 use super::{Control, Handle};
 use crate::rpc::{AskError, ask, ask_anybody};
@@ -105,23 +106,13 @@ pub(super) fn reshape(control: &mut Control, request: ReshapeRequest, reply: one
 }
 
 fn forward(shared: &Arc<Handle>, request: ReshapeRequest, reply: oneshot::Sender<AdminReply>) {
-    let leader = shared.cluster.leader(PartitionId::DIRECTORY);
-    let own = shared.own.identity().map(|identity| identity.node);
-    let address = leader.filter(|&leader| Some(leader) != own).and_then(|leader| shared.peers.address(leader));
     let shared = Arc::clone(shared);
     crate::task::spawn(async move {
-        let Some(address) = address else {
-            let text = "no leader of the directory is known: a majority of its nodes must be up".to_owned();
-            _ = reply.send(AdminReply::Failed(AdminError::TimedOut(text)));
-            return;
-        };
         let question = Question::Admin(AdminRequest::Reshape(request));
-        let asked = ask(&shared, leader, &address, &question, FORWARD_TIMEOUT).await;
-        _ = reply.send(match asked {
-            Ok(Answer::Admin(answer)) => answer,
-            Ok(_) => AdminReply::Failed(AdminError::Refused("an unexpected answer".into())),
-            Err(error) => AdminReply::Failed(AdminError::TimedOut(error.to_string())),
-        });
+        let once = Within { ask: FORWARD_TIMEOUT, all: Duration::ZERO };
+        let answer = |answer| if let Answer::Admin(answer) = answer { Some(answer) } else { None };
+        let asked = ask_leader(&shared, question, once, answer).await;
+        _ = reply.send(asked.unwrap_or_else(|error| AdminReply::Failed(AdminError::TimedOut(error))));
     });
 }
 

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, UserChange, UserChangeReply};
+use coppice_client::wire::{AdminReply, MapVersion, NodeId, UserChange, UserChangeReply};
 use coppice_core::access::{UserError, Users};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::question::{Answer, Question};
 use tokio::sync::oneshot;
 
-use super::{Handle, bootstrap};
+use super::Handle;
+use super::directory::{Within, ask_leader, submit};
 use crate::rpc::ask;
 
 /// How long the leader of the directory may take to say what was decided, and then each node to follow.
@@ -28,7 +29,7 @@ pub(super) fn change_users(
 ) {
     let shared = Arc::clone(shared);
     crate::task::spawn(async move {
-        let decided = bootstrap::submit(&shared, DirectoryCommand::ChangeUsers { by, change: Box::new(change) }).await;
+        let decided = submit(&shared, DirectoryCommand::ChangeUsers { by, change: Box::new(change) }).await;
         _ = reply.send(match decided {
             Ok(DirectoryReply::UsersChanged { version, is_first }) => {
                 AdminReply::UsersChanged(UserChangeReply { is_first, behind: tell_all(&shared, version).await })
@@ -57,7 +58,7 @@ fn refusal(error: &UserError) -> AdminError {
 /// Tells every node what the directory holds at `version` or later; those that did not confirm it.
 async fn tell_all(shared: &Arc<Handle>, version: MapVersion) -> Vec<NodeId> {
     let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
-    let newest = tokio::time::timeout(TOLD_TIMEOUT, newest(shared, own, version)).await.ok();
+    let newest = tokio::time::timeout(TOLD_TIMEOUT, newest(shared, version)).await.ok().and_then(Result::ok);
     let nodes = shared.cluster.map().nodes.clone();
     let told = nodes.iter().filter(|node| node.state != NodeState::Removed).map(|node| {
         let (id, address) = (node.id, node.addresses.peer.clone());
@@ -90,21 +91,12 @@ async fn tell_all(shared: &Arc<Handle>, version: MapVersion) -> Vec<NodeId> {
 /// What the leader of the directory holds, once that is `version` or later.
 async fn newest(
     shared: &Arc<Handle>,
-    own: NodeId,
     version: MapVersion,
-) -> (PartitionMap, BTreeMap<String, String>, Users) {
-    loop {
-        let answer = match shared.cluster.leader(PartitionId::DIRECTORY) {
-            Some(leader) if leader == own => shared.ask(|control| control.newest()).await,
-            Some(leader) => match shared.peers.address(leader) {
-                Some(address) => ask(shared, Some(leader), &address, &Question::Map, TOLD_TIMEOUT).await.ok(),
-                None => None,
-            },
-            None => None,
-        };
-        match answer {
-            Some(Answer::Map { map, settings, users, .. }) if map.version >= version => return (map, settings, users),
-            _ => tokio::time::sleep(Duration::from_millis(5)).await,
-        }
-    }
+) -> Result<(PartitionMap, BTreeMap<String, String>, Users), String> {
+    let timeouts = Within { ask: TOLD_TIMEOUT, all: TOLD_TIMEOUT };
+    let newest = ask_leader(shared, Question::Map, timeouts, |answer| match answer {
+        Answer::Map { map, settings, users, .. } if map.version >= version => Some((map, settings, users)),
+        _ => None,
+    });
+    newest.await
 }

@@ -5,6 +5,7 @@
 //! task, or a simulated world. Workers report to it, and it tells them what to host; both are messages, which take
 //! their time.
 
+pub mod directory_routing;
 mod fetches;
 mod replicas;
 pub mod routing;
