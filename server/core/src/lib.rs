@@ -35,6 +35,7 @@ pub mod settings;
 pub mod sizes;
 pub mod snapshot;
 pub mod status;
+pub mod survey;
 pub mod wire;
 pub mod wire_reply;
 pub mod worker;

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::directory::DIRECTORY_TIMEOUT;
+use super::survey::ask_each;
 use super::{Control, Handle};
 use crate::rpc::{AskError, ask};
 use crate::shared::Shared;
@@ -128,11 +129,11 @@ async fn route(shared: &Arc<Handle>, mut routing: Routing, transfer: Transfer) -
                 routing.look(&shared.cluster.map(), own, shared.cluster.leader(transfer.partition), left())
             }
             Ask::WhoLeads(nodes) => {
-                asked = who_leads(shared, transfer.partition, nodes);
+                asked = ask_each(shared, nodes, &Question::Map, ASK_TIMEOUT);
                 Next::Continue(Ask::Hear)
             }
             Ask::Hear => match asked.join_next().await {
-                Some(Ok((node, leader))) => routing.on_named(node, leader),
+                Some(Ok((node, answer))) => routing.on_named(node, answer),
                 Some(Err(_)) => Next::Continue(Ask::Hear),
                 None => routing.on_all_named(left()),
             },
@@ -146,21 +147,6 @@ async fn route(shared: &Arc<Handle>, mut routing: Routing, transfer: Transfer) -
 
 fn is_own(shared: &Shared, node: NodeId) -> bool {
     shared.own.identity().is_some_and(|own| own.node == node)
-}
-
-/// Asks these nodes who leads.
-fn who_leads(shared: &Arc<Handle>, partition: PartitionId, nodes: Vec<NodeId>) -> JoinSet<(NodeId, Option<NodeId>)> {
-    let mut asked = JoinSet::new();
-    for node in nodes {
-        let Some(address) = shared.peers.address(node) else { continue };
-        let shared = Arc::clone(shared);
-        asked.spawn_local(async move {
-            let answer = ask(&shared, Some(node), &address, &Question::Map, ASK_TIMEOUT).await;
-            let Ok(Answer::Map { leaders, .. }) = answer else { return (node, None) };
-            (node, leaders.into_iter().find(|(group, _)| *group == partition).map(|(_, leader)| leader))
-        });
-    }
-    asked
 }
 
 async fn ask_leader(

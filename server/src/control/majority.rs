@@ -8,11 +8,10 @@ use coppice_client::wire::{AdminReply, AdminRequest};
 use coppice_core::majority::Probe;
 use coppice_core::question::{Answer, Question};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 
 use super::coalesced;
+use super::survey::ask_each;
 use super::{Control, Handle};
-use crate::rpc::ask;
 use crate::shared::Shared;
 
 /// How long a voter may take to say that it is there; the majority decides, so those that are gone are not waited for.
@@ -70,17 +69,10 @@ async fn hears_majority(shared: &Arc<Handle>) -> bool {
     let Some(own) = shared.own.identity() else { return false };
     let map = shared.cluster.map();
     let mut probe = Probe::new(&map, (own.cluster, own.node));
-    let mut asked = JoinSet::new();
-    for node in probe.unheard() {
-        let Some(address) = shared.peers.address(node) else { continue };
-        let shared = Arc::clone(shared);
-        asked.spawn_local(async move {
-            (node, ask(&shared, Some(node), &address, &Question::Identify, PROBE_TIMEOUT).await)
-        });
-    }
+    let mut asked = ask_each(shared, probe.unheard(), &Question::Identify, PROBE_TIMEOUT);
     while !probe.is_majority() {
         match asked.join_next().await {
-            Some(Ok((node, Ok(Answer::Identified(who))))) => probe.hear(node, who.identity),
+            Some(Ok((node, Some(Answer::Identified(who))))) => probe.hear(node, who.identity),
             Some(_) => {}
             None => return false,
         }

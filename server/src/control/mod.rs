@@ -19,6 +19,7 @@ mod outbox;
 mod rates;
 mod snapshots;
 mod status;
+mod survey;
 mod topology;
 mod tuning;
 mod users;

@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use coppice_client::map::{NodeInfo, NodeState};
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, NodeId, NodeStatus, PartitionId, Status, StatusGet};
 use coppice_core::digests::Digests;
 use coppice_core::question::{Answer, Question};
 use coppice_core::status::{Capacity, Condition, LocalReplica, LocalStatus, overview, tolerated_failures};
+use coppice_core::survey;
 use coppice_core::worker::GroupStatus;
 use tokio::sync::oneshot;
 
 use super::Control;
 use super::coalesced;
 use super::rates::{Rate, Sample};
+use super::survey::survey;
 use crate::log::FlushReport;
-use crate::rpc::ask;
 use crate::worker_thread::{self, Flushes, WorkerThread};
 
 /// How long another node may take to say how it is; dead and paused ones are known by then.
@@ -150,25 +150,13 @@ pub(super) fn gather(control: &Control, local: bool) -> impl Future<Output = BTr
     let status = local_status(control);
     async move {
         let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
-        let mut asked = Vec::new();
-        if !local {
-            let is_asked = |node: &&NodeInfo| node.id != own && node.state != NodeState::Removed;
-            for node in shared.cluster.map().nodes.iter().filter(is_asked) {
-                let (id, address, shared) = (node.id, node.addresses.peer.clone(), Arc::clone(&shared));
-                let question =
-                    async move { (id, ask(&shared, Some(id), &address, &Question::Status, ASK_TIMEOUT).await) };
-                asked.push(crate::task::spawn(question));
-            }
-        }
-        let mut known = BTreeMap::from([(own, status.await)]);
-        for task in asked {
-            // A process that lost its data, or has another node's, answers as somebody else: that node is not up.
-            if let Ok((id, Ok(Answer::Status(status)))) = task.await
-                && status.node.id == id
-            {
-                known.insert(id, *status);
-            }
-        }
+        let others = (!local).then(|| survey(&shared, &Question::Status, ASK_TIMEOUT, survey::status));
+        let status = status.await;
+        let mut known = match others {
+            Some(others) => others.await.heard,
+            None => BTreeMap::new(),
+        };
+        known.insert(own, status);
         known
     }
 }
@@ -179,11 +167,11 @@ pub(super) fn survey_if_due(control: &mut Control, rests: bool) {
     let interval = if rests { SURVEY_CALM } else { SURVEY };
     if control.surveyed.is_none_or(|last| last.elapsed() >= interval) {
         control.surveyed = Some(Instant::now());
-        survey(control);
+        check_all(control);
     }
 }
 
-fn survey(control: &Control) {
+fn check_all(control: &Control) {
     if control.shared.cluster.map().version.0 == 0 || control.shared.is_draining() {
         return;
     }

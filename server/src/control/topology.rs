@@ -1,7 +1,6 @@
 //! Growing and shrinking, as [`coppice_core::controller`] decides it: nodes are asked how they are, leaders to hand
 //! over, processes to become nodes (protocol.md 1.5, 8); and operators' requests for that.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +11,12 @@ use coppice_core::machine::directory::DirectoryState;
 use coppice_core::question::{Answer, Assignment, Question};
 use coppice_core::replica;
 use coppice_core::reshape::View;
-use coppice_core::status::LocalStatus;
 use coppice_ordering::{Configuration, Instance};
 use tokio::sync::oneshot;
 
 use super::directory::{Within, ask_leader};
 use super::effects::address_in;
+use super::status::gather;
 use super::{Control, Handle};
 use crate::rpc::{AskError, ask, ask_anybody};
 
@@ -29,42 +28,14 @@ const FORWARD_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Asks all nodes how they are, for the controller.
 pub(super) fn survey_nodes(control: &mut Control) {
-    let Some(state) = control.controller.driven() else { return control.tell(Input::View(Box::default())) };
-    let look = look(control, state);
-    let shared = Arc::clone(&control.shared);
+    if control.controller.driven().is_none() {
+        return control.tell(Input::View(Box::default()));
+    }
+    let (shared, known) = (Arc::clone(&control.shared), gather(control, false));
     crate::task::spawn(async move {
-        let view = look.await;
+        let view = View::new(known.await);
         shared.tell(Input::View(Box::new(view)));
     });
-}
-
-/// What all nodes say of themselves.
-fn look(control: &Control, state: &DirectoryState) -> impl Future<Output = View> + use<> {
-    let shared = Arc::clone(&control.shared);
-    let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
-    let local = super::status::local_status(control);
-    let others = state.map.nodes.iter().filter(|node| node.id != own && !node.addresses.peer.is_empty());
-    let others: Vec<(NodeId, String)> = others.map(|node| (node.id, node.addresses.peer.clone())).collect();
-    async move {
-        let asked: Vec<_> = others
-            .into_iter()
-            .map(|(id, address)| {
-                let shared = Arc::clone(&shared);
-                let asked = async move { (id, ask(&shared, Some(id), &address, &Question::Status, ASK_TIMEOUT).await) };
-                crate::task::spawn(asked)
-            })
-            .collect();
-        let mut nodes: BTreeMap<NodeId, LocalStatus> = BTreeMap::from([(own, local.await)]);
-        for task in asked {
-            // A process that lost its data answers as nobody: that node is not up.
-            if let Ok((id, Ok(Answer::Status(status)))) = task.await
-                && status.node.id == id
-            {
-                nodes.insert(id, *status);
-            }
-        }
-        View::new(nodes)
-    }
 }
 
 /// Tells a process which node it is, and the map.
@@ -90,11 +61,12 @@ pub(super) fn assign_number(shared: &Arc<Handle>, node: NodeId, state: &Director
 
 /// An operator's change of the cluster's shape: passed on to the leader of the directory, begun, or reported.
 pub(super) fn reshape(control: &mut Control, request: ReshapeRequest, reply: oneshot::Sender<AdminReply>) {
-    let Some(state) = control.controller.driven() else { return forward(&control.shared, request, reply) };
-    let look = look(control, state);
-    let shared = Arc::clone(&control.shared);
+    if control.controller.driven().is_none() {
+        return forward(&control.shared, request, reply);
+    }
+    let (shared, known) = (Arc::clone(&control.shared), gather(control, false));
     crate::task::spawn(async move {
-        let view = look.await;
+        let view = View::new(known.await);
         let judge = move |control: &mut Control| {
             control.verbs.newest += 1;
             let verb = control.verbs.newest;

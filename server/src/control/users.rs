@@ -5,17 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::map::{NodeState, PartitionMap};
+use coppice_client::map::PartitionMap;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, MapVersion, NodeId, UserChange, UserChangeReply};
 use coppice_core::access::{UserError, Users};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::question::{Answer, Question};
+use coppice_core::survey;
 use tokio::sync::oneshot;
 
 use super::Handle;
 use super::directory::{Within, ask_leader, submit};
-use crate::rpc::ask;
+use super::survey::survey;
 
 /// How long the leader of the directory may take to say what was decided, and then each node to follow.
 const TOLD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -57,35 +58,13 @@ fn refusal(error: &UserError) -> AdminError {
 
 /// Tells every node what the directory holds at `version` or later; those that did not confirm it.
 async fn tell_all(shared: &Arc<Handle>, version: MapVersion) -> Vec<NodeId> {
-    let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
-    let newest = tokio::time::timeout(TOLD_TIMEOUT, newest(shared, version)).await.ok().and_then(Result::ok);
-    let nodes = shared.cluster.map().nodes.clone();
-    let told = nodes.iter().filter(|node| node.state != NodeState::Removed).map(|node| {
-        let (id, address) = (node.id, node.addresses.peer.clone());
-        let (shared, newest) = (Arc::clone(shared), newest.clone());
-        crate::task::spawn(async move {
-            let follows = match newest {
-                None => false,
-                Some((map, settings, users)) if id == own => {
-                    shared.ask(move |control| control.adopt(map, settings, users)).await.is_some()
-                }
-                Some((map, settings, users)) => {
-                    let question = Question::Adopt { map, settings, users };
-                    let answer = ask(&shared, Some(id), &address, &question, TOLD_TIMEOUT).await;
-                    matches!(answer, Ok(Answer::Done))
-                }
-            };
-            (id, follows)
-        })
-    });
-    let mut behind = Vec::new();
-    for task in told.collect::<Vec<_>>() {
-        match task.await {
-            Ok((_, true)) | Err(_) => {}
-            Ok((node, false)) => behind.push(node),
-        }
-    }
-    behind
+    let Ok(Ok((map, settings, users))) = tokio::time::timeout(TOLD_TIMEOUT, newest(shared, version)).await else {
+        return survey::members(&shared.cluster.map()).collect();
+    };
+    let question = Question::Adopt { map: map.clone(), settings: settings.clone(), users: users.clone() };
+    // Its own map says whom it tells.
+    shared.ask(move |control| control.adopt(map, settings, users)).await;
+    survey(shared, &question, TOLD_TIMEOUT, survey::consent).await.silent.into_iter().collect()
 }
 
 /// What the leader of the directory holds, once that is `version` or later.

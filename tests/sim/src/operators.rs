@@ -13,6 +13,7 @@ use coppice_core::machine::directory::DirectoryState;
 use coppice_core::question::Identified;
 use coppice_core::reshape::View;
 use coppice_core::status::{Capacity, LocalStatus};
+use coppice_core::survey::Survey;
 use coppice_core::worker::{Input, Load, TuningSettings, WorkerSettings};
 use coppice_ordering::tuning::Limits;
 
@@ -43,13 +44,13 @@ const LOAD: Load = Load {
 };
 
 impl World {
-    /// What a node hears from all that it reaches, itself included. Who was removed has no address any more.
+    /// What a node hears from all that it reaches, itself included.
     pub fn view(&self, node: usize, map: &PartitionMap) -> View {
+        let asked = Survey::<()>::new(map, NodeId(node as u32 + 1)).silent;
         let answers = |other: usize, each: &Node| {
-            let row = map.node(NodeId(other as u32 + 1));
-            let asked = row.is_some_and(|row| !row.addresses.peer.is_empty());
+            let is_asked = asked.contains(&NodeId(other as u32 + 1));
             let heard = || self.net.hears(node, other) && self.net.hears(other, node);
-            let reached = other == node || (asked && heard());
+            let reached = other == node || (is_asked && heard());
             each.up && each.paused_until <= self.now && reached
         };
         let nodes = self.nodes.iter().enumerate().filter(|(other, each)| answers(*other, each));

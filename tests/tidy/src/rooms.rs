@@ -104,6 +104,7 @@ const ORDERS: &[Order] = &[
             "machine",
             "bounds",
             "question",
+            "survey",
             "executor",
             "request",
             "wire_reply",

@@ -10,6 +10,7 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, NodeId, PartitionId};
 
 use super::transfer::may_lead;
+use crate::question::Answer;
 
 /// Between two looks for a leader, while there is none or the last one does not answer.
 const LOOK: Duration = Duration::from_millis(20);
@@ -75,8 +76,10 @@ impl Routing {
         Next::Continue(Ask::WhoLeads(entry.replicas.iter().map(|info| info.node).filter(|&node| node != own).collect()))
     }
 
-    /// A node that was asked names the leader that it knows of.
-    pub fn on_named(&mut self, node: NodeId, leader: Option<NodeId>) -> Next {
+    /// A node that was asked names the leaders that it knows of; none: it did not answer.
+    pub fn on_named(&mut self, node: NodeId, answer: Option<Answer>) -> Next {
+        let leaders = if let Some(Answer::Map { leaders, .. }) = answer { leaders } else { Vec::new() };
+        let leader = leaders.into_iter().find(|(group, _)| *group == self.partition).map(|(_, leader)| leader);
         match leader {
             // It knows best.
             Some(leader) if leader == node => return self.named_itself(leader),
@@ -161,6 +164,11 @@ mod tests {
         Routing::new(&map(), GROUP, node).expect("it has a replica")
     }
 
+    fn named(leader: NodeId) -> Option<Answer> {
+        let (map, settings, users) = Default::default();
+        Some(Answer::Map { map, leaders: vec![(PartitionId(2), N4), (GROUP, leader)], settings, users })
+    }
+
     fn error(next: Next) -> AdminError {
         let Next::Break(AdminReply::Failed(error)) = next else { panic!("{next:?}") };
         error
@@ -183,16 +191,16 @@ mod tests {
         let mut routing = to(N3);
         let asked = Next::Continue(Ask::WhoLeads(vec![N1, N2, N3]));
         assert_eq!(routing.look(&map(), Some(N4), Some(N2), LONG), asked, "nothing of the group is here");
-        assert_eq!(routing.on_named(N1, Some(N2)), Next::Continue(Ask::Hear));
+        assert_eq!(routing.on_named(N1, named(N2)), Next::Continue(Ask::Hear));
         assert_eq!(routing.on_named(N2, None), Next::Continue(Ask::Hear));
-        assert_eq!(routing.on_named(N3, Some(N3)), DONE);
+        assert_eq!(routing.on_named(N3, named(N3)), DONE);
 
         assert_eq!(
             routing.look(&map(), Some(N1), None, LONG),
             Next::Continue(Ask::WhoLeads(vec![N2, N3])),
             "it knows none"
         );
-        assert_eq!(routing.on_named(N2, Some(N1)), Next::Continue(Ask::Hear));
+        assert_eq!(routing.on_named(N2, named(N1)), Next::Continue(Ask::Hear));
         assert_eq!(routing.on_all_named(LONG), Next::Continue(Ask::Transfer(N1)));
         assert_eq!(routing.look(&map(), Some(N1), None, LONG), Next::Continue(Ask::WhoLeads(vec![N2, N3])));
         assert_eq!(routing.on_all_named(LONG), Next::Continue(Ask::Look(LOOK)), "what was named before does not count");

@@ -1,0 +1,116 @@
+//! Surveys: whom a node asks that wants to know something of every node, and whose answers count.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coppice_client::map::{NodeState, PartitionMap};
+use coppice_client::wire::{AdminReply, GroupTuning, NodeId, TuningReport};
+
+use crate::question::Answer;
+use crate::status::LocalStatus;
+
+/// The nodes of the cluster. Who was removed is none.
+pub fn members(map: &PartitionMap) -> impl Iterator<Item = NodeId> {
+    map.nodes.iter().filter(|node| node.state != NodeState::Removed).map(|node| node.id)
+}
+
+/// One question to all other nodes.
+#[derive(Debug)]
+pub struct Survey<T> {
+    /// What the nodes said whose answers count.
+    pub heard: BTreeMap<NodeId, T>,
+    /// The other ones that are asked.
+    pub silent: BTreeSet<NodeId>,
+}
+
+impl<T> Default for Survey<T> {
+    /// Of nobody.
+    fn default() -> Survey<T> {
+        Survey { heard: BTreeMap::new(), silent: BTreeSet::new() }
+    }
+}
+
+impl<T> Survey<T> {
+    /// By node `own`, of the nodes in this map.
+    pub fn new(map: &PartitionMap, own: NodeId) -> Survey<T> {
+        Survey { silent: members(map).filter(|&node| node != own).collect(), ..Survey::default() }
+    }
+
+    /// The process at the address of `node` gave this answer. `counts`: what it is worth.
+    pub fn hear(&mut self, node: NodeId, answer: Answer, counts: impl Fn(NodeId, Answer) -> Option<T>) {
+        if let Some(worth) = counts(node, answer)
+            && self.silent.remove(&node)
+        {
+            self.heard.insert(node, worth);
+        }
+    }
+}
+
+/// What a node says of itself. A process that lost its data, or has another node's, answers as somebody else: that node
+/// is not up.
+pub fn status(node: NodeId, answer: Answer) -> Option<LocalStatus> {
+    match answer {
+        Answer::Status(status) if status.node.id == node => Some(*status),
+        _ => None,
+    }
+}
+
+/// How the groups are tuned that a node leads.
+pub fn tuning(_: NodeId, answer: Answer) -> Option<TuningReport> {
+    if let Answer::Admin(AdminReply::Tuning(report)) = answer { Some(report) } else { None }
+}
+
+/// That a node took up what it was told.
+pub fn consent(_: NodeId, answer: Answer) -> Option<()> {
+    matches!(answer, Answer::Done).then_some(())
+}
+
+/// How all groups are tuned: `own`, which this node leads, and those of the other nodes.
+pub fn tunings(on: bool, own: impl IntoIterator<Item = GroupTuning>, others: Survey<TuningReport>) -> TuningReport {
+    let groups = own.into_iter().chain(others.heard.into_values().flat_map(|report| report.groups));
+    let groups: BTreeMap<_, _> = groups.map(|group| (group.partition, group)).collect();
+    TuningReport { on, groups: groups.into_values().collect(), silent: others.silent.into_iter().collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_client::map::{Addresses, NodeInfo};
+    use coppice_client::wire::NodeStatus;
+
+    use super::*;
+
+    fn map() -> PartitionMap {
+        let node =
+            |(id, state)| NodeInfo { id: NodeId(id), name: String::new(), addresses: Addresses::default(), state };
+        let states = [NodeState::Member, NodeState::Joining, NodeState::Leaving, NodeState::Removed];
+        PartitionMap { nodes: (1..).zip(states).map(node).collect(), ..PartitionMap::default() }
+    }
+
+    #[test]
+    fn all_nodes_are_asked_but_the_asker_and_those_that_were_removed() {
+        assert_eq!(Survey::<()>::new(&map(), NodeId(2)).silent, BTreeSet::from([NodeId(1), NodeId(3)]));
+    }
+
+    #[test]
+    fn who_answers_as_somebody_else_or_something_else_is_not_heard() {
+        let mut survey = Survey::new(&map(), NodeId(1));
+        let says = |id| {
+            let node = NodeStatus { id: NodeId(id), ..NodeStatus::default() };
+            Answer::Status(Box::new(LocalStatus { node, ..LocalStatus::default() }))
+        };
+        for (node, answer) in [(2, says(0)), (2, says(3)), (2, Answer::Done), (4, says(4))] {
+            survey.hear(NodeId(node), answer, status);
+            assert!(survey.heard.is_empty(), "{node}");
+        }
+        survey.hear(NodeId(3), says(3), status);
+        assert_eq!(survey.heard.keys().copied().collect::<Vec<_>>(), [NodeId(3)]);
+        assert_eq!(survey.silent, BTreeSet::from([NodeId(2)]));
+    }
+
+    #[test]
+    fn a_report_of_tuning_names_those_that_did_not_answer() {
+        let mut survey = Survey::new(&map(), NodeId(1));
+        let report = TuningReport { on: true, groups: Vec::new(), silent: Vec::new() };
+        survey.hear(NodeId(3), Answer::Admin(AdminReply::Tuning(report)), tuning);
+        assert_eq!(tunings(true, [], survey).silent, [NodeId(2)]);
+    }
+}
