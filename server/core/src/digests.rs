@@ -2,6 +2,8 @@
 //! the check that each node makes by itself.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::time::Duration;
 
 use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::control::AdminError;
@@ -9,15 +11,45 @@ use coppice_client::wire::{AdminReply, NodeId, PartitionId, ReplicaId};
 
 use crate::status::{GroupReport, LocalStatus};
 
+/// Between two looks at replicas that had no instance in common, while they go on deciding.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Looks at most.
+const LOOKS_MAX: u32 = 40;
+
 /// Digests of states by replica and instance, as told so far.
 #[derive(Debug, Default)]
 pub struct Digests {
+    /// How often the nodes told theirs.
+    looks: u32,
     by_replica: BTreeMap<(PartitionId, NodeId), BTreeMap<u64, u64>>,
     /// Decided configurations by replica, and the instances that decided them. They are no part of the digests: the
     /// ordering core holds them, not the machine.
     configurations: BTreeMap<(PartitionId, NodeId), BTreeMap<u64, Members>>,
     /// Replicas that answer.
     present: Vec<(PartitionId, NodeId)>,
+}
+
+/// What comes of comparing replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// Two that should be equal are not: which, and where.
+    Mismatch(String),
+    Agreement {
+        /// Groups whose replicas agree, with an instance of which most have told a digest, and that digest.
+        partitions: Vec<(PartitionId, u64, u64)>,
+        /// Replicas that could not be compared.
+        missing: Vec<(PartitionId, NodeId)>,
+    },
+}
+
+impl From<Comparison> for AdminReply {
+    fn from(comparison: Comparison) -> AdminReply {
+        match comparison {
+            Comparison::Mismatch(text) => AdminReply::Failed(AdminError::Mismatch(text)),
+            Comparison::Agreement { partitions, missing } => AdminReply::ReplicasChecked { partitions, missing },
+        }
+    }
 }
 
 /// Voters and learners, ascending.
@@ -30,8 +62,24 @@ fn members(report: &GroupReport) -> Option<(u64, Members)> {
 }
 
 impl Digests {
+    /// Compares what the nodes tell now, and told before: the outcome, or, under load, the pause before they are asked
+    /// again, since a replica that answers has not been compared yet.
+    pub fn look(
+        &mut self,
+        map: &PartitionMap,
+        known: &BTreeMap<NodeId, LocalStatus>,
+    ) -> ControlFlow<Comparison, Duration> {
+        self.note(known);
+        let comparison = self.compare(map);
+        match self.is_open(&comparison) && self.looks < LOOKS_MAX {
+            true => ControlFlow::Continue(LOOK_AGAIN),
+            false => ControlFlow::Break(comparison),
+        }
+    }
+
     /// Takes in what the nodes tell now.
-    pub fn note(&mut self, known: &BTreeMap<NodeId, LocalStatus>) {
+    fn note(&mut self, known: &BTreeMap<NodeId, LocalStatus>) {
+        self.looks += 1;
         self.present.clear();
         for (&node, local) in known {
             for (&partition, replica) in &local.replicas {
@@ -42,8 +90,8 @@ impl Digests {
         }
     }
 
-    /// The verdict: a mismatch, or what agrees at which instance and who could not be compared.
-    pub fn compare(&self, map: &PartitionMap) -> AdminReply {
+    /// Compares what was told so far.
+    pub fn compare(&self, map: &PartitionMap) -> Comparison {
         let (mut partitions, mut missing) = (Vec::new(), Vec::new());
         for entry in map.directory.iter().chain(&map.partitions) {
             let mut by_instance: BTreeMap<u64, Vec<(NodeId, u64)>> = BTreeMap::new();
@@ -57,11 +105,11 @@ impl Digests {
                 let (first, expected) = digests[0];
                 if let Some((node, _)) = digests.iter().find(|(_, digest)| *digest != expected) {
                     let text = format!("{}: {node} differs from {first} at #{instance}", entry.partition);
-                    return AdminReply::Failed(AdminError::Mismatch(text));
+                    return Comparison::Mismatch(text);
                 }
             }
             if let Some(text) = self.configurations_differ(entry) {
-                return AdminReply::Failed(AdminError::Mismatch(text));
+                return Comparison::Mismatch(text);
             }
             // The newest of the instances that most replicas have.
             let compared = by_instance.iter().max_by_key(|(instance, digests)| (digests.len(), **instance));
@@ -76,7 +124,7 @@ impl Digests {
                 partitions.push((entry.partition, *instance, digests[0].1));
             }
         }
-        AdminReply::ReplicasChecked { partitions, missing }
+        Comparison::Agreement { partitions, missing }
     }
 
     /// Two replicas that say who was decided at an instance to replicate the group, and say different things.
@@ -96,8 +144,8 @@ impl Digests {
     }
 
     /// Whether another look may show more: a replica that answers has not been compared yet.
-    pub fn is_open(&self, verdict: &AdminReply) -> bool {
-        let AdminReply::ReplicasChecked { missing, .. } = verdict else { return false };
+    fn is_open(&self, comparison: &Comparison) -> bool {
+        let Comparison::Agreement { missing, .. } = comparison else { return false };
         missing.iter().any(|replica| self.present.contains(replica))
     }
 }
@@ -130,26 +178,27 @@ mod tests {
     #[test]
     fn replicas_are_compared_at_an_instance_that_all_have_over_several_looks() {
         let mut digests = Digests::default();
-        digests.note(&told(&[(1, &[(7, 70)]), (2, &[(8, 80)]), (3, &[(7, 70)])]));
-        let verdict = digests.compare(&map());
-        assert_eq!(
-            verdict,
-            AdminReply::ReplicasChecked { partitions: vec![(P1, 7, 70)], missing: vec![(P1, NodeId(2))] }
-        );
-        assert!(digests.is_open(&verdict));
-        digests.note(&told(&[(1, &[(9, 90)]), (2, &[(9, 90)]), (3, &[(9, 90)])]));
-        let verdict = digests.compare(&map());
-        assert_eq!(verdict, AdminReply::ReplicasChecked { partitions: vec![(P1, 9, 90)], missing: vec![] });
-        assert!(!digests.is_open(&verdict));
+        let apart = told(&[(1, &[(7, 70)]), (2, &[(8, 80)]), (3, &[(7, 70)])]);
+        assert_eq!(digests.look(&map(), &apart), ControlFlow::Continue(LOOK_AGAIN));
+        let agreement = Comparison::Agreement { partitions: vec![(P1, 7, 70)], missing: vec![(P1, NodeId(2))] };
+        assert_eq!(digests.compare(&map()), agreement);
+        let together = told(&[(1, &[(9, 90)]), (2, &[(9, 90)]), (3, &[(9, 90)])]);
+        let agreement = Comparison::Agreement { partitions: vec![(P1, 9, 90)], missing: vec![] };
+        assert_eq!(digests.look(&map(), &together), ControlFlow::Break(agreement));
+    }
+
+    #[test]
+    fn replicas_that_never_meet_are_not_looked_at_for_ever() {
+        let (mut digests, apart) = (Digests::default(), told(&[(1, &[(7, 70)]), (2, &[(8, 80)]), (3, &[(7, 70)])]));
+        let looks = (1..).find(|_| digests.look(&map(), &apart).is_break());
+        assert_eq!(looks, Some(LOOKS_MAX));
     }
 
     #[test]
     fn one_differing_digest_at_any_instance_is_a_mismatch() {
         let mut digests = Digests::default();
         digests.note(&told(&[(1, &[(7, 70), (8, 80)]), (2, &[(7, 71), (8, 80)]), (3, &[(8, 80)])]));
-        assert!(
-            matches!(digests.compare(&map()), AdminReply::Failed(AdminError::Mismatch(text)) if text.contains("#7"))
-        );
+        assert!(matches!(digests.compare(&map()), Comparison::Mismatch(text) if text.contains("#7")));
     }
 
     #[test]
@@ -169,23 +218,19 @@ mod tests {
             digests.compare(&map())
         };
         let right = [(1, 7, &[1, 2, 3][..]), (2, 7, &[1, 2, 3]), (3, 4, &[1, 2, 4])];
-        assert!(matches!(verdict(&right), AdminReply::ReplicasChecked { .. }), "one lags, and knows an older one");
+        assert!(matches!(verdict(&right), Comparison::Agreement { .. }), "one lags, and knows an older one");
         let wrong = verdict(&[(1, 7, &[1, 2, 3]), (2, 7, &[1, 2, 4]), (3, 7, &[1, 2, 3])]);
-        assert!(matches!(&wrong, AdminReply::Failed(AdminError::Mismatch(text)) if text.contains("#7")), "{wrong:?}");
+        assert!(matches!(&wrong, Comparison::Mismatch(text) if text.contains("#7")), "{wrong:?}");
         // What a replica begins with may be older on one node than on another.
         let begun = [(1, 0, &[1, 2, 3][..]), (2, 0, &[1, 2]), (3, 0, &[1, 2, 3])];
-        assert!(matches!(verdict(&begun), AdminReply::ReplicasChecked { .. }));
+        assert!(matches!(verdict(&begun), Comparison::Agreement { .. }));
     }
 
     #[test]
     fn a_node_that_is_down_is_missing_and_not_waited_for() {
         let mut digests = Digests::default();
-        digests.note(&told(&[(1, &[(7, 70)]), (2, &[(7, 70)])]));
-        let verdict = digests.compare(&map());
-        assert_eq!(
-            verdict,
-            AdminReply::ReplicasChecked { partitions: vec![(P1, 7, 70)], missing: vec![(P1, NodeId(3))] }
-        );
-        assert!(!digests.is_open(&verdict));
+        let agreement = Comparison::Agreement { partitions: vec![(P1, 7, 70)], missing: vec![(P1, NodeId(3))] };
+        let told = told(&[(1, &[(7, 70)]), (2, &[(7, 70)])]);
+        assert_eq!(digests.look(&map(), &told), ControlFlow::Break(agreement));
     }
 }

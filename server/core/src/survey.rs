@@ -1,9 +1,11 @@
 //! Surveys: whom a node asks that wants to know something of every node, and whose answers count.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::{AdminReply, GroupTuning, NodeId, TuningReport};
+use coppice_ordering::Time;
 
 use crate::question::Answer;
 use crate::status::LocalStatus;
@@ -71,10 +73,33 @@ pub fn tunings(on: bool, own: impl IntoIterator<Item = GroupTuning>, others: Sur
     TuningReport { on, groups: groups.into_values().collect(), silent: others.silent.into_iter().collect() }
 }
 
+/// Between two surveys that a node makes by itself: while something is decided there, and while nothing is.
+const INTERVAL: Duration = Duration::from_secs(1);
+const INTERVAL_CALM: Duration = Duration::from_secs(5);
+
+/// When a node asks the others by itself how they are.
+#[derive(Debug, Default)]
+pub struct Schedule {
+    last: Option<Time>,
+}
+
+impl Schedule {
+    /// Whether it asks now. `rests`: nothing is decided there. A node without a map has nobody to ask, and one that is
+    /// about to stop need not know.
+    pub fn is_due(&mut self, now: Time, map: &PartitionMap, rests: bool, is_draining: bool) -> bool {
+        let interval = if rests { INTERVAL_CALM } else { INTERVAL };
+        if self.last.is_some_and(|last| now.since(last) < interval) {
+            return false;
+        }
+        self.last = Some(now);
+        map.version.0 > 0 && !is_draining
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use coppice_client::map::{Addresses, NodeInfo};
-    use coppice_client::wire::NodeStatus;
+    use coppice_client::wire::{MapVersion, NodeStatus};
 
     use super::*;
 
@@ -104,6 +129,18 @@ mod tests {
         survey.hear(NodeId(3), says(3), status);
         assert_eq!(survey.heard.keys().copied().collect::<Vec<_>>(), [NodeId(3)]);
         assert_eq!(survey.silent, BTreeSet::from([NodeId(2)]));
+    }
+
+    #[test]
+    fn a_node_that_rests_asks_less_often() {
+        let map = PartitionMap { version: MapVersion(1), ..PartitionMap::default() };
+        let (mut schedule, at) = (Schedule::default(), |interval: Duration| Time(interval.as_nanos() as u64));
+        assert!(schedule.is_due(at(INTERVAL), &map, true, false));
+        assert!(!schedule.is_due(at(INTERVAL * 2), &map, true, false));
+        assert!(schedule.is_due(at(INTERVAL * 2), &map, false, false));
+        assert!(schedule.is_due(at(INTERVAL * 2 + INTERVAL_CALM), &map, true, false));
+        assert!(!Schedule::default().is_due(Time::ZERO, &map, false, true), "it is about to stop");
+        assert!(!Schedule::default().is_due(Time::ZERO, &PartitionMap::default(), false, false));
     }
 
     #[test]

@@ -34,6 +34,7 @@ use coppice_client::wire::AdminReply;
 use coppice_core::bootstrap::Bootstrap;
 use coppice_core::controller::{self, Controller, FetchId, VerbId};
 use coppice_core::settings::ClusterSettings;
+use coppice_core::survey::Schedule;
 use coppice_ordering::Time;
 pub use handle::{Event, Handle};
 pub use listeners::Listeners;
@@ -138,8 +139,7 @@ pub struct Control {
     started: Instant,
     rates: Rates,
     certificates: certificates::Retirement,
-    /// When the other nodes were asked last.
-    surveyed: Option<Instant>,
+    surveys: Schedule,
     questions: Questions,
     failed: Arc<dyn Fn(String) + Send + Sync>,
 }
@@ -167,7 +167,7 @@ impl Control {
             started,
             rates: Rates::default(),
             certificates: certificates::Retirement::default(),
-            surveyed: None,
+            surveys: Schedule::default(),
             questions: Questions::default(),
             failed,
             shared,

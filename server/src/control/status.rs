@@ -1,13 +1,13 @@
 //! What `coppice status` shows: what this node knows of itself, put together with what the others say.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, NodeId, NodeStatus, PartitionId, Status, StatusGet};
-use coppice_core::digests::Digests;
+use coppice_client::wire::{NodeId, NodeStatus, PartitionId, Status, StatusGet};
+use coppice_core::digests::{Comparison, Digests};
 use coppice_core::question::{Answer, Question};
 use coppice_core::status::{Capacity, Condition, LocalReplica, LocalStatus, overview, tolerated_failures};
 use coppice_core::survey;
@@ -85,10 +85,6 @@ impl FlushTimes {
 /// Linux on the machines that we run on.
 const PAGE_BYTES: u64 = 4_096;
 
-/// How often the other nodes are asked, in the looks around: while something is decided here, and while nothing is.
-const SURVEY: Duration = Duration::from_secs(1);
-const SURVEY_CALM: Duration = Duration::from_secs(5);
-
 /// Memory of this process, in bytes; 0 where the system does not say.
 pub fn resident_bytes() -> u64 {
     let Ok(text) = std::fs::read_to_string("/proc/self/statm") else { return 0 };
@@ -164,26 +160,16 @@ pub(super) fn gather(control: &Control, local: bool) -> impl Future<Output = BTr
 /// Asks the others how they are, so that `tolerated_failures` is fresh without anybody asking for the status, and
 /// compares the digests of replicas (hazards.md E6).
 pub(super) fn survey_if_due(control: &mut Control, rests: bool) {
-    let interval = if rests { SURVEY_CALM } else { SURVEY };
-    if control.surveyed.is_none_or(|last| last.elapsed() >= interval) {
-        control.surveyed = Some(Instant::now());
-        check_all(control);
-    }
-}
-
-fn check_all(control: &Control) {
-    if control.shared.cluster.map().version.0 == 0 || control.shared.is_draining() {
+    let (shared, now) = (Arc::clone(&control.shared), control.now());
+    if !control.surveys.is_due(now, &shared.cluster.map(), rests, shared.is_draining()) {
         return;
     }
-    let shared = Arc::clone(&control.shared);
     let gathered = gather(control, false);
     crate::task::spawn(async move {
         let known = gathered.await;
         let map = shared.cluster.map();
         shared.metrics.set_tolerated_failures(u32::try_from(tolerated_failures(&map, &known)).ok());
-        let mut digests = Digests::default();
-        digests.note(&known);
-        if let AdminReply::Failed(AdminError::Mismatch(text)) = digests.compare(&map) {
+        if let ControlFlow::Break(Comparison::Mismatch(text)) = Digests::default().look(&map, &known) {
             shared.metrics.digest_mismatch();
             tracing::error!("replicas differ: {text}");
         }
