@@ -143,7 +143,8 @@ impl Control {
             Question::Median(partition) => {
                 let shared = Arc::clone(&self.shared);
                 crate::task::spawn(async move {
-                    _ = reply.send(Answer::Median(super::topology::median(&shared, partition).await));
+                    let median = super::topology::median(&shared, partition).await;
+                    _ = reply.send(Answer::Median(median.map(Into::into)));
                 });
             }
             Question::Configure { partition, expected, configuration } => {

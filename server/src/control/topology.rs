@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, NodeId, PartitionId, ReshapeRequest};
 use coppice_core::controller::{Input, VerbId};
@@ -97,21 +98,17 @@ pub(super) fn ask_for_median(shared: &Arc<Handle>, verb: VerbId, partition: Part
         } else {
             let address = shared.peers.address(leader).unwrap_or_default();
             match ask(&shared, Some(leader), &address, &Question::Median(partition), ASK_TIMEOUT).await {
-                Ok(Answer::Median(median)) => median,
+                Ok(Answer::Median(median)) => median.map(Into::into),
                 _ => None,
             }
         };
-        shared.tell(Input::Median(verb, median.map(Into::into)));
+        shared.tell(Input::Median(verb, median));
     });
 }
 
 /// The key that cuts a partition here into two halves.
-pub(super) async fn median(shared: &Arc<Handle>, partition: PartitionId) -> Option<Vec<u8>> {
-    let median = shared.ask_owner(partition, ASK_TIMEOUT, move |thread| {
-        let data = thread.worker.groups().get(&partition)?.replica.executor().machine().partition()?;
-        data.tree().median().map(|key| key.to_vec())
-    });
-    median.await.flatten()
+pub(super) async fn median(shared: &Arc<Handle>, partition: PartitionId) -> Option<Bytes> {
+    shared.ask_owner(partition, ASK_TIMEOUT, move |thread| thread.worker.median(partition)).await.flatten()
 }
 
 /// A process says who it is, for the controller.

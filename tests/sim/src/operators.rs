@@ -87,8 +87,8 @@ impl World {
 
     /// Where a node would cut a partition into two halves.
     pub fn median(&self, node: usize, partition: PartitionId) -> Option<Bytes> {
-        let partition = self.nodes[node].group(partition)?.replica.executor().machine().partition()?;
-        Some(Bytes::copy_from_slice(&partition.tree().median()?))
+        let each = &self.nodes[node];
+        each.process.workers[each.owner(partition)].median(partition)
     }
 
     /// What an operator hears.

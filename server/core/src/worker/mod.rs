@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 pub use checkpoints::{CheckpointOutcome, Storage};
 pub use coordinator::CoordinatorHost;
 use coppice_client::map::PartitionMap;
@@ -157,6 +158,12 @@ impl Worker {
     /// Its replicas.
     pub fn groups(&self) -> &BTreeMap<PartitionId, Group> {
         &self.groups
+    }
+
+    /// The key that cuts a partition here into two halves.
+    pub fn median(&self, partition: PartitionId) -> Option<Bytes> {
+        let data = self.groups.get(&partition)?.replica.executor().machine().partition()?;
+        data.tree().median().map(|key| Bytes::copy_from_slice(&key))
     }
 
     /// A record of a group took so much of the log, in the unit of [`Storage::sizes`].
