@@ -8,6 +8,7 @@ use coppice_ordering::Configuration;
 use serde::{Deserialize, Serialize};
 
 use crate::access::Users;
+use crate::bounds;
 use crate::handshake::{self, Presence, Purpose};
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 use crate::status::LocalStatus;
@@ -67,12 +68,35 @@ pub struct Asker {
     pub from: Option<Presence>,
 }
 
+/// Why a question is not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuestionRefusal {
+    /// In words, for the asker.
+    pub text: String,
+    /// The node asks for the newest map: whoever the asker is, there may be a newer one.
+    pub asks_for_map: bool,
+}
+
 impl Asker {
-    /// Whether it may ask this of the node `own`, which knows `map`: what changes something is for nodes of the map.
+    /// Whether the node `own`, which knows `map`, answers this: only to who may ask it, and within bounds.
     ///
     /// # Errors
-    /// In words, for the asker.
-    pub fn may_ask(&self, question: &Question, own: Option<&Presence>, map: &PartitionMap) -> Result<(), String> {
+    /// Why not.
+    pub fn judge(
+        &self,
+        question: &Question,
+        own: Option<&Presence>,
+        map: &PartitionMap,
+    ) -> Result<(), QuestionRefusal> {
+        let within = || if let Question::Directory(command) = question { bounds::directory(command) } else { Ok(()) };
+        self.may_ask(question, own, map).and_then(|()| within()).map_err(|text| {
+            let asks_for_map = matches!(question, Question::Adopt { map: newer, .. } if newer.version > map.version);
+            QuestionRefusal { text, asks_for_map }
+        })
+    }
+
+    /// What changes something is for nodes of the map.
+    fn may_ask(&self, question: &Question, own: Option<&Presence>, map: &PartitionMap) -> Result<(), String> {
         let no = |text: &str| Err(text.to_owned());
         match (self.purpose, question) {
             (Purpose::Forming, Question::Identify) => Ok(()),
@@ -213,7 +237,7 @@ mod tests {
 
     fn may(purpose: Purpose, from: Option<Presence>, question: &Question) -> bool {
         let (own, known) = (presence(OURS, 1), map(OURS, 3, &[1, 2, 3]));
-        Asker { purpose, from }.may_ask(question, Some(&own), &known).is_ok()
+        Asker { purpose, from }.judge(question, Some(&own), &known).is_ok()
     }
 
     /// A node once adopted the newer map of another cluster within two seconds, and removed its replicas.
@@ -250,6 +274,8 @@ mod tests {
         for question in &changes[..2] {
             assert!(!may(Purpose::Question, Some(presence(OURS, 3)), question), "it cannot lead: {question:?}");
         }
+        let absurd = Question::Directory(DirectoryCommand::Set { key: "window".into(), value: "x".repeat(5_000) });
+        assert!(!may(Purpose::Question, Some(presence(OURS, 2)), &absurd), "beyond its bounds");
         let level = Question::Admin(AdminRequest::LogLevel { spec: "debug".into() });
         assert!(!may(Purpose::Question, Some(presence(OURS, 2)), &level), "a client's verb");
         for question in [Question::Map, Question::Status, Question::Identify] {
@@ -262,7 +288,7 @@ mod tests {
         let assign =
             |cluster, node| Question::Assign(Assignment { cluster, node: NodeId(node), directory: Vec::new() });
         let by = |from, own: Option<Presence>, question: &Question| {
-            Asker { purpose: Purpose::Forming, from }.may_ask(question, own.as_ref(), &PartitionMap::default()).is_ok()
+            Asker { purpose: Purpose::Forming, from }.judge(question, own.as_ref(), &PartitionMap::default()).is_ok()
         };
         let (ours, other) = (Some(presence(OURS, 1)), Some(presence(ClusterId(2), 1)));
         assert!(by(ours, None, &assign(OURS, 4)));
@@ -277,7 +303,10 @@ mod tests {
     fn a_newer_map_does_not_vouch_for_who_brings_it() {
         let (settings, users) = (BTreeMap::new(), Users::default());
         let forged = Question::Adopt { map: map(OURS, 9, &[1, 7]), settings, users };
-        assert!(!may(Purpose::Question, Some(presence(OURS, 7)), &forged));
+        let stranger = Asker { purpose: Purpose::Question, from: Some(presence(OURS, 7)) };
+        let judge = |version| stranger.judge(&forged, Some(&presence(OURS, 1)), &map(OURS, version, &[1, 2, 3]));
+        assert!(judge(3).is_err_and(|refusal| refusal.asks_for_map), "there may be a newer one");
+        assert!(judge(9).is_err_and(|refusal| !refusal.asks_for_map));
         assert!(
             may(Purpose::Question, Some(presence(OURS, 2)), &forged),
             "a node of the map says who took whose place"
@@ -287,7 +316,7 @@ mod tests {
         assert!(may(Purpose::Question, Some(presence(OURS, 3)), &moved), "the directory moved to a node of the map");
         let new = Asker { purpose: Purpose::Question, from: Some(presence(OURS, 2)) };
         let own = presence(OURS, 8);
-        assert!(new.may_ask(&forged, Some(&own), &PartitionMap::default()).is_ok(), "a new node knows nobody yet");
+        assert!(new.judge(&forged, Some(&own), &PartitionMap::default()).is_ok(), "a new node knows nobody yet");
     }
 
     #[cfg(feature = "mutants")]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet};
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
-use coppice_core::question::{Answer, Asker, Question};
+use coppice_core::question::{Answer, Asker, Question, QuestionRefusal};
 use coppice_core::settings::ClusterSettings;
 use coppice_core::{bounds, controller};
 use tokio::sync::oneshot;
@@ -100,13 +100,7 @@ impl Control {
     fn config_set(&mut self, key: String, value: String, reply: oneshot::Sender<AdminReply>) {
         let mut settings = self.settings.values.clone();
         if let Err(error) = settings.set(&key, &value).and_then(|()| settings.check()) {
-            let error = match error {
-                error @ coppice_core::settings::ClusterSettingError::Unknown { .. } => {
-                    AdminError::NotFound(error.to_string())
-                }
-                error => AdminError::Invalid(error.to_string()),
-            };
-            _ = reply.send(AdminReply::Failed(error));
+            _ = reply.send(AdminReply::Failed(error.into()));
             return;
         }
         let shared = Arc::clone(&self.shared);
@@ -121,11 +115,11 @@ impl Control {
     }
 
     pub(super) fn answer_question(&mut self, asker: Asker, question: Question, reply: oneshot::Sender<Answer>) {
-        if let Err(text) = asker.may_ask(&question, self.shared.own.presence().as_ref(), &self.shared.cluster.map()) {
+        let judged = asker.judge(&question, self.shared.own.presence().as_ref(), &self.shared.cluster.map());
+        if let Err(QuestionRefusal { text, asks_for_map }) = judged {
             let node = asker.from.map(|from| from.node).unwrap_or_default();
             tracing::warn!(%node, reason = %text, "a request of another node is refused");
-            // Whoever says so, there may be a newer map.
-            if matches!(&question, Question::Adopt { map, .. } if map.version > self.shared.cluster.map().version) {
+            if asks_for_map {
                 self.ask_for_the_map();
             }
             _ = reply.send(Answer::Refused(text));
@@ -171,10 +165,6 @@ impl Control {
                 );
             }
             Question::Directory(command) => {
-                if let Err(text) = bounds::directory(&command) {
-                    _ = reply.send(Answer::Refused(text));
-                    return;
-                }
                 let shared = Arc::clone(&self.shared);
                 crate::task::spawn(async move {
                     _ = reply.send(match directory::decide_here(&shared, command).await {
@@ -199,7 +189,7 @@ impl Control {
     /// A node without the directory, or whose replica of it knows no leader, asks the others for a newer map: one that
     /// its own map names, or, if that one gives none, whichever node of the cluster serves at a seed. All others may
     /// have been replaced while this node was away. Then nobody whom it knows can say so, and whom it does not know it
-    /// must not believe ([`Asker::may_ask`]). It gets home by seeds that live, which its operator
+    /// must not believe ([`Asker::judge`]). It gets home by seeds that live, which its operator
     /// names, or is replaced itself.
     pub(super) fn ask_for_the_map(&self) {
         let Some(identity) = self.shared.own.identity() else { return };

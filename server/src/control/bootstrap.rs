@@ -9,6 +9,7 @@ use coppice_client::wire::{AdminReply, AdminRequest, ClusterId, InitRequest, Par
 use coppice_core::bootstrap::{Ask, Forming, Heard, INIT_TIMEOUT, Init, Next, Process, becomes, first_directory};
 use coppice_core::controller;
 use coppice_core::incarnation::Identity;
+use coppice_core::machine::directory::DirectoryReply;
 use coppice_core::question::{Answer, Assignment, Identified, Question};
 use coppice_ordering::Time;
 use tokio::sync::mpsc::UnboundedReceiver;

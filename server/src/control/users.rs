@@ -8,7 +8,7 @@ use std::time::Duration;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, MapVersion, NodeId, UserChange, UserChangeReply};
-use coppice_core::access::{UserError, Users};
+use coppice_core::access::Users;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::question::{Answer, Question};
 use coppice_core::survey;
@@ -35,25 +35,11 @@ pub(super) fn change_users(
             Ok(DirectoryReply::UsersChanged { version, is_first }) => {
                 AdminReply::UsersChanged(UserChangeReply { is_first, behind: tell_all(&shared, version).await })
             }
-            Ok(DirectoryReply::UsersRefused(error)) => AdminReply::Failed(refusal(&error)),
+            Ok(DirectoryReply::UsersRefused(error)) => AdminReply::Failed(error.into()),
             Ok(_) => AdminReply::Failed(AdminError::Refused("the directory gave an unexpected answer".into())),
             Err(text) => AdminReply::Failed(AdminError::TimedOut(text)),
         });
     });
-}
-
-fn refusal(error: &UserError) -> AdminError {
-    let text = error.to_string();
-    match error {
-        UserError::Unknown(_) | UserError::NotGranted { .. } => AdminError::NotFound(text),
-        UserError::Exists(_) => AdminError::Exists(text),
-        UserError::Invalid(_) => AdminError::Invalid(text),
-        UserError::CredentialTaken { .. }
-        | UserError::FirstMustBeAdmin
-        | UserError::LastAdmin
-        | UserError::SetByAnother { .. }
-        | UserError::NotAllowed { .. } => AdminError::Refused(text),
-    }
 }
 
 /// Tells every node what the directory holds at `version` or later; those that did not confirm it.

@@ -542,8 +542,8 @@ pub fn run_questions(bytes: &[u8]) -> bool {
     let known = map(ClusterId(7));
     let from = Some(Presence { node: NodeId(2), ..own });
     for purpose in [Purpose::Question, Purpose::Forming] {
-        _ = Asker { purpose, from }.may_ask(&question, Some(&own), &known);
-        _ = Asker { purpose, from: None }.may_ask(&question, None, &PartitionMap::default());
+        _ = Asker { purpose, from }.judge(&question, Some(&own), &known);
+        _ = Asker { purpose, from: None }.judge(&question, None, &PartitionMap::default());
     }
     if let Question::Adopt { map, users, .. } = question {
         used(&map);

@@ -527,7 +527,7 @@ impl Peer<'_> {
         let own = Presence { node: NodeId(at as u32 + 1), ..presence(self.map) };
         let may = question
             .as_ref()
-            .is_ok_and(|question| Asker { purpose, from }.may_ask(question, Some(&own), self.map).is_ok());
+            .is_ok_and(|question| Asker { purpose, from }.judge(question, Some(&own), self.map).is_ok());
         // Verbs may wait long for what does not come about.
         let waits = matches!(question, Ok(Question::Admin(_) | Question::Directory(_) | Question::Transfer { .. }));
         if may && waits || self.draw.below(4) == 0 {

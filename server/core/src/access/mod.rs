@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coppice_client::token::TokenHash;
+use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminRequest, Grant, KEY_BYTES_MAX, Role, UserChange, UserRow};
 pub use rights::{Denial, Needs, Rights};
 use serde::{Deserialize, Serialize};
@@ -100,6 +101,22 @@ pub enum UserError {
         /// About whom.
         name: String,
     },
+}
+
+impl From<UserError> for AdminError {
+    fn from(error: UserError) -> AdminError {
+        let text = error.to_string();
+        match error {
+            UserError::Unknown(_) | UserError::NotGranted { .. } => AdminError::NotFound(text),
+            UserError::Exists(_) => AdminError::Exists(text),
+            UserError::Invalid(_) => AdminError::Invalid(text),
+            UserError::CredentialTaken { .. }
+            | UserError::FirstMustBeAdmin
+            | UserError::LastAdmin
+            | UserError::SetByAnother { .. }
+            | UserError::NotAllowed { .. } => AdminError::Refused(text),
+        }
+    }
 }
 
 impl Users {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use coppice_client::wire::control::AdminError;
 use serde::{Deserialize, Serialize};
 
 mod nearest;
@@ -102,6 +103,16 @@ pub enum ClusterSettingError {
         /// What was expected, and what was there.
         expected: String,
     },
+}
+
+impl From<ClusterSettingError> for AdminError {
+    fn from(error: ClusterSettingError) -> AdminError {
+        let text = error.to_string();
+        match error {
+            ClusterSettingError::Unknown { .. } => AdminError::NotFound(text),
+            ClusterSettingError::Invalid { .. } => AdminError::Invalid(text),
+        }
+    }
 }
 
 /// Every cluster setting, in the order in which it is shown.
