@@ -295,7 +295,7 @@ pub static NODE_SETTINGS: &[Setting] = &[
         key: "limits.inflight",
         default: DefaultValue::Text("1024"),
         meaning: "requests in flight per connection",
-        read: |c, t| count(t, 1..=1_000_000).map(|v| c.limits.inflight = v),
+        read: |c, t| count(t, 2..=1_000_000).map(|v| c.limits.inflight = v),
         show: |c| c.limits.inflight.to_string(),
     },
     Setting {

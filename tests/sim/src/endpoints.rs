@@ -9,7 +9,7 @@ use coppice_client::wire::{
     ClientId, FEATURE_COLLECT, Frame, Kind, NodeId, NodeIdentity, PartitionId, RepliesWriter, encode_frame,
 };
 use coppice_core::connection::{
-    Asker, Dispatch, FEATURES, GreetedNode, PARTS_MAX, decode, frame_bytes_max, greet, map_reply, ranges_max,
+    Asker, Dispatch, FEATURES, GreetedNode, PARTS_MAX, decode, frame_bytes_max, greet, map_reply,
 };
 use coppice_core::cost::Account;
 use coppice_core::ids;
@@ -20,13 +20,10 @@ use coppice_core::wire_reply::{WireReply, busy};
 use coppice_core::worker::Input;
 
 use super::events::{Event, Mail};
-use super::lines::{Line, LineId};
+use super::lines::{INFLIGHT, Line, LineId};
 use super::plan::MS;
 use super::store::CLUSTER;
 use super::world::World;
-
-/// Requests of one connection that may wait, as each node says: the default of a real one.
-const INFLIGHT: usize = 1_024;
 
 impl World {
     /// Bytes of a client arrive at a node.
@@ -176,7 +173,7 @@ impl World {
         match WireReply::new(group, reply, || map, |_| hint) {
             WireReply::Answer(answer) => put_answer(&mut out, stream, &answer),
             WireReply::Values(values) => put_answer(&mut out, stream, &values.encode()),
-            WireReply::Range(job) if line.ranges.len() < ranges_max(INFLIGHT) => {
+            WireReply::Range(job) if line.pending.may_stream(line.ranges.len()) => {
                 line.ranges.insert(stream, *job);
                 return self.send_range_chunks(name, stream);
             }

@@ -12,6 +12,9 @@ use super::plan::Nanos;
 /// A connection's name at its node: the worker that has it, and its number there.
 pub type LineId = (usize, u64);
 
+/// Requests of one connection that may wait, as each node says: the default of a real one.
+pub const INFLIGHT: usize = 1_024;
+
 /// Connections of clients, those that were and those that are.
 #[derive(Default)]
 pub struct Lines {
@@ -67,7 +70,7 @@ impl Line {
             at_node: FrameDecoder::default(),
             at_client: FrameDecoder::default(),
             greeted: None,
-            pending: Pending::default(),
+            pending: Pending::new(INFLIGHT),
             stale: BTreeSet::new(),
             collects: BTreeSet::new(),
             ranges: BTreeMap::new(),

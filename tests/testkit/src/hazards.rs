@@ -340,6 +340,8 @@ pub const OTHERS: &[&str] = &[
     "founds_otherwise",
     // A client sends large packs at once, and they all stand in front of what others send.
     "packs_at_once",
+    // Ranges that wait for credit fill their connection, which is not read then, their credit included.
+    "streams_fill_connection",
     // A pack of small commands is answered by as many large values as it asks for.
     "answer_unbounded",
     // Sessions that are open keep all answers that nobody acknowledges; answers that nobody reads are no one's.

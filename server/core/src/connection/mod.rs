@@ -30,12 +30,6 @@ use crate::worker::Input;
 /// Parts of queries that stream on a connection; beyond, they are dropped, and their client asks again.
 pub const PARTS_MAX: usize = 4_096;
 
-/// Of the requests that may wait on a connection (`limits.inflight`), this many may be ranges that stream: each pins a
-/// snapshot, and a connection full of them would stop being read, their credit included. Beyond: `Busy`.
-pub fn ranges_max(inflight: usize) -> usize {
-    (inflight / 4 * 3).max(1)
-}
-
 /// The longest frame that is read: who has not greeted is nobody's client yet, and pays for nothing.
 pub fn frame_bytes_max(greeted: bool) -> usize {
     let whole = greeted || mutant!(strangers_send_large_frames);

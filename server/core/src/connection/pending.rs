@@ -11,6 +11,8 @@ use crate::worker::Input;
 
 /// What waits on one connection; a driver remembers a `T` of each request.
 pub struct Pending<T> {
+    /// How many may wait (`limits.inflight`): at least two.
+    inflight: usize,
     requests: BTreeMap<u32, PendingRequest<T>>,
     /// Those on their way to their partitions; they have their place in `requests`.
     packs: Packs<Input>,
@@ -22,13 +24,23 @@ struct PendingRequest<T> {
     remembered: T,
 }
 
-impl<T> Default for Pending<T> {
-    fn default() -> Pending<T> {
-        Pending { requests: BTreeMap::new(), packs: Packs::default() }
-    }
-}
-
 impl<T> Pending<T> {
+    /// Nothing, where so many requests may wait (`limits.inflight`).
+    pub fn new(inflight: usize) -> Pending<T> {
+        Pending { inflight, requests: BTreeMap::new(), packs: Packs::default() }
+    }
+
+    /// Whether one more request may wait; if not, the connection is not read.
+    pub fn has_room(&self) -> bool {
+        self.requests.len() < self.inflight
+    }
+
+    /// Whether one more answer may wait for credit of the client, beside so many that do: each pins a snapshot. Beyond
+    /// three quarters of the requests: `Busy`. A connection full of them would not be read, their credit included.
+    pub fn may_stream(&self, streams: usize) -> bool {
+        streams < (self.inflight / 4 * 3).max(1) || mutant!(streams_fill_connection)
+    }
+
     /// How many requests wait for an answer.
     pub fn len(&self) -> usize {
         self.requests.len()
@@ -124,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_stream_has_one_request_at_a_time() {
-        let mut pending = Pending::default();
+        let mut pending = Pending::new(8);
         assert!(pending.check(5).is_ok());
         assert!(pending.begin(5, range(), "first").is_some(), "nothing holds it");
         assert!(pending.check(5).is_err() && pending.check(6).is_ok());
@@ -133,10 +145,35 @@ mod tests {
         assert!(pending.check(5).is_ok() && pending.is_empty());
     }
 
+    /// Requests beyond the bound of those that wait for credit are answered, so that credit is read at last.
+    #[test]
+    fn a_connection_full_of_ranges_that_wait_for_credit_is_read() {
+        for inflight in [2, 3, 4, 1_024] {
+            let (mut pending, mut streams) = (Pending::new(inflight), 0);
+            let mut stream = 0;
+            while pending.has_room() && stream < 2 * inflight as u32 {
+                stream += 1;
+                pending.begin(stream, range(), ());
+                match pending.may_stream(streams) {
+                    true => streams += 1,
+                    false => assert!(pending.end(stream)),
+                }
+            }
+            assert!(pending.has_room() && streams > 0, "{streams} of {inflight} stream");
+        }
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn streams_that_fill_their_connection_are_caught() {
+        let test = "connection::pending::tests::a_connection_full_of_ranges_that_wait_for_credit_is_read";
+        planted::assert_caught("streams_fill_connection", test);
+    }
+
     /// A client that cancelled its packs could have had as many of them before a partition as it liked.
     #[test]
     fn a_cancelled_pack_counts_until_it_is_answered() {
-        let mut pending = Pending::default();
+        let mut pending = Pending::new(8);
         (1..=2).for_each(|stream| assert!(pending.begin(stream, pack(stream), ()).is_none()));
         assert!(pending.begin(3, range(), ()).is_some());
         assert_eq!((next(&mut pending), next(&mut pending), pending.has_packs()), (Some(1), None, true));

@@ -26,7 +26,7 @@ use coppice_client::tls::Tls;
 use coppice_client::tls::names::Names;
 use coppice_client::wire::{ClientId, PartitionId, Refusal as Refused};
 use coppice_core::access::{Credentials, Rights};
-use coppice_core::connection::{Asker, PARTS_MAX, Pending, ranges_max};
+use coppice_core::connection::{Asker, PARTS_MAX, Pending};
 use coppice_core::cost::{Account, Charge, ClientBytes};
 use coppice_core::request::Reply;
 use coppice_core::scan::RangeJob;
@@ -168,7 +168,7 @@ impl Connection {
             answers: Answers::default(),
             charges: Charges::new(new_account(&shared, ClientBytes::default())),
             progress: Progress::default(),
-            pending: Pending::default(),
+            pending: Pending::new(shared.config.limits.inflight),
             ranges: Streams::default(),
             parts: Streams::default(),
             scan_bytes: 0,
@@ -235,10 +235,10 @@ impl Connection {
                 state.push_answer(stream, answer);
             }
             WireReply::Values(read) => state.push_read(stream, read),
-            WireReply::Range(_) if state.ranges.len() >= ranges_max(thread.shared.config.limits.inflight) => {
-                state.refuse(stream, &busy());
+            WireReply::Range(job) if state.pending.may_stream(state.ranges.len()) => {
+                return state.ranges.add(stream, *job);
             }
-            WireReply::Range(job) => return state.ranges.add(stream, *job),
+            WireReply::Range(_) => state.refuse(stream, &busy()),
             WireReply::Completed(completed) => state.outbox.append(|out| completed.encode(out, stream)),
             WireReply::Refused(refusal) => state.refuse(stream, &refusal),
             WireReply::Plan(_) | WireReply::Nothing => {}
@@ -327,12 +327,12 @@ impl Connection {
         !old.is_empty()
     }
 
-    fn may_read(&self, limits: &crate::config::Limits) -> bool {
+    fn may_read(&self) -> bool {
         let state = self.state.borrow();
         !state.ending.closing
             && !state.principal.is_stranger
             && state.outbox.bytes() < OUTBOX_BYTES_MAX
-            && state.pending.len() < limits.inflight.max(1)
+            && state.pending.has_room()
             && state.charges.account.room() > 0
     }
 

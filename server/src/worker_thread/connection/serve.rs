@@ -43,12 +43,12 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
             hand_on(&thread, &connection);
             thread.borrow().clock.ends(begun);
         }
-        if decoder.has_frame() && connection.may_read(&limits) {
+        if decoder.has_frame() && connection.may_read() {
             // The rest of what was read, behind what others have to do.
             let _turn = turns.acquire().await;
             tokio::task::yield_now().await;
             let begun = thread.borrow().clock.begins();
-            slices::take_frames(&thread, &connection, &mut decoder, &limits, slices::SLICE_WORK);
+            slices::take_frames(&thread, &connection, &mut decoder, slices::SLICE_WORK);
             thread.borrow().clock.ends(begun);
             arriving.set(decoder.held_bytes());
         }
@@ -67,7 +67,7 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
         if finished {
             break;
         }
-        let may_read = connection.may_read(&limits);
+        let may_read = connection.may_read();
         if may_read && decoder.has_frame() {
             continue;
         }
@@ -87,7 +87,7 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
                 tokio::task::yield_now().await;
             }
             ready = connection.stream.readable(), if !waits && may_read => {
-                if ready.is_err() || !slices::receive(&thread, &connection, &mut decoder, &limits) { break }
+                if ready.is_err() || !slices::receive(&thread, &connection, &mut decoder) { break }
                 arriving.set(decoder.held_bytes());
             }
             () = &mut deadline, if !greeted => break,
@@ -115,7 +115,7 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
         // Whoever still holds the connection holds nothing of the node with it.
         let mut state = connection.state.borrow_mut();
         state.end();
-        state.pending = Pending::default();
+        state.pending = Pending::new(0);
         (state.ranges, state.parts) = (Streams::default(), Streams::default());
     }
     draining.usage.connection_closed();

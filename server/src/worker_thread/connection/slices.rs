@@ -9,7 +9,6 @@ use coppice_core::connection::frame_bytes_max;
 use super::Connection;
 use super::serve::handle;
 use super::state::refuse_and_close;
-use crate::config::Limits;
 use crate::worker_thread::WorkerThread;
 
 /// Work of frames that a connection has taken as soon as they are read, a key or a [`FRAME_BYTES`] each. For the rest
@@ -26,12 +25,7 @@ const FRAME_BYTES: usize = 64;
 const ANSWER_BYTES: u64 = 1_024;
 
 /// Reads what is there, up to one buffer, and hands on every whole frame. `false`: the connection is gone.
-pub(super) fn receive(
-    thread: &RefCell<WorkerThread>,
-    connection: &Rc<Connection>,
-    decoder: &mut FrameDecoder,
-    limits: &Limits,
-) -> bool {
+pub(super) fn receive(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>, decoder: &mut FrameDecoder) -> bool {
     let begun = thread.borrow().clock.begins();
     let stepped = thread.borrow().clock.stepped();
     match connection.stream.read(decoder.space()) {
@@ -40,7 +34,7 @@ pub(super) fn receive(
         Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
     }
     connection.heard.set(begun);
-    take_frames(thread, connection, decoder, limits, FIRST_WORK);
+    take_frames(thread, connection, decoder, FIRST_WORK);
     thread.borrow().clock.received(begun, stepped);
     true
 }
@@ -50,11 +44,10 @@ pub(super) fn take_frames(
     thread: &RefCell<WorkerThread>,
     connection: &Rc<Connection>,
     decoder: &mut FrameDecoder,
-    limits: &Limits,
     work_max: usize,
 ) {
     let mut work = 0;
-    while work < work_max && connection.may_read(limits) {
+    while work < work_max && connection.may_read() {
         decoder.set_frame_bytes_max(frame_bytes_max(connection.has_greeted()));
         match decoder.next_frame() {
             Ok(Some(frame)) => {
