@@ -1,5 +1,5 @@
 //! Requests that the control task answers, `Status` and `Admin`: rare, and dear, since most of them ask other nodes.
-//! Few may be under way, of one connection and of all.
+//! Few may be under way, of one connection (`coppice_core::connection`) and of all.
 
 use std::rc::Rc;
 
@@ -14,9 +14,6 @@ use super::connection::Connection;
 use crate::messages::ToControl;
 use crate::metrics::Queue;
 use crate::shared::{ControlPlace, Usage};
-
-/// Of one connection: the operators' tools ask one at a time. Beyond: `Busy`.
-const CONNECTION_MAX: usize = 4;
 
 /// Has the control task answer a client's question about the cluster.
 pub(super) fn ask_status(thread: &mut WorkerThread, connection: &Rc<Connection>, stream: u32, get: StatusGet) {
@@ -52,11 +49,12 @@ fn place_for(
     stream: u32,
     take: impl FnOnce(&Usage) -> Option<ControlPlace>,
 ) -> Option<ControlPlace> {
-    let place = match connection.control.get() < CONNECTION_MAX {
-        true => take(&thread.shared.usage),
-        false => None,
-    };
+    let begins = connection.control_begins();
+    let place = if begins { take(&thread.shared.usage) } else { None };
     if place.is_none() {
+        if begins {
+            connection.control_ends();
+        }
         thread.metrics.worker.rejected(Queue::Control);
         connection.append(|out| busy().encode(out, stream));
         thread.touch_connection(connection);
@@ -72,17 +70,14 @@ fn answer_later<T: 'static>(
     encode: impl FnOnce(&mut BytesMut, T) + 'static,
 ) {
     let (thread, connection) = (thread.this(), Rc::clone(connection));
-    connection.control.update(|count| count + 1);
-    connection.verb_begins();
     crate::task::spawn(async move {
         let answer = answer.await;
-        connection.control.update(|count| count - 1);
         drop(place);
         match answer {
             Ok(answer) => connection.append(|out| encode(out, answer)),
             Err(_) => connection.append(|out| Refused::ShuttingDown.encode(out, stream)),
         }
-        connection.verb_ends();
+        connection.control_ends();
         thread.borrow_mut().touch_connection(&connection);
     });
 }

@@ -54,7 +54,7 @@ impl World {
         let asker = Asker { connection: (worker as u16, connection), client, owner, account: &account };
         let mut out = BytesMut::new();
         match Dispatch::new(asked, stream, &asker) {
-            Dispatch::Worker(input) => self.admit(number, stream, input),
+            Dispatch::Worker(input) => self.admit(number, (stream, frame.body.len()), &account, input),
             Dispatch::Hello(hello) => {
                 line.greeted = Some(hello.client);
                 match greet(&hello, &self.greeted_node(node)) {
@@ -96,7 +96,7 @@ impl World {
     }
 
     /// Notes that a request waits, and tells the worker.
-    fn admit(&mut self, number: LineId, stream: u32, input: Input) {
+    fn admit(&mut self, number: LineId, (stream, bytes): (u32, usize), account: &Account, input: Input) {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
         line.stale.remove(&stream);
         line.collects.remove(&stream);
@@ -105,13 +105,11 @@ impl World {
             Input::Collect { .. } => _ = line.collects.insert(stream),
             _ => {}
         }
-        if let Err(refusal) = line.pending.check(stream) {
-            return self.fail("wire", format!("a client's request is refused: {refusal:?}"));
-        }
         let node = line.node;
-        match line.pending.begin(stream, input, ()) {
-            Some(input) => self.input(node, number.0, input),
-            None => self.hand_on(number),
+        match line.pending.admit((stream, bytes), account, input, ()) {
+            Ok(Some(input)) => self.input(node, number.0, input),
+            Ok(None) => self.hand_on(number),
+            Err(refused) => self.fail("wire", format!("a client's request is refused: {:?}", refused.refusal)),
         }
     }
 

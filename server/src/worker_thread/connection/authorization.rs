@@ -94,15 +94,15 @@ impl Connection {
         !ends
     }
 
-    /// A verb waits for its answer.
-    pub fn verb_begins(&self) {
-        self.state.borrow_mut().ending.verbs += 1;
+    /// A status or a verb waits for its answer from here on; `false`: as many do as may.
+    pub fn control_begins(&self) -> bool {
+        self.state.borrow_mut().pending.control_begins()
     }
 
-    /// A verb was answered. Whoever switched access control on, or took the own role, hears that before it ends.
-    pub fn verb_ends(&self) {
+    /// One is answered. Whoever switched access control on, or took the own role, hears that before it ends.
+    pub fn control_ends(&self) {
         let mut state = self.state.borrow_mut();
-        state.ending.verbs = state.ending.verbs.saturating_sub(1);
+        state.pending.control_ends();
         if state.end_without_verbs() {
             self.bell.notify_one();
         }
@@ -112,7 +112,7 @@ impl Connection {
 impl State {
     /// Ends the connection, if it is to end and no verb waits; whether it does.
     fn end_without_verbs(&mut self) -> bool {
-        if self.ending.verbs > 0 {
+        if self.pending.has_control() {
             return false;
         }
         let Some(text) = self.ending.why.take() else { return false };

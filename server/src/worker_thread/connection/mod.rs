@@ -44,14 +44,9 @@ use crate::net::progress::Progress;
 use crate::net::streams::{Slice, Streams};
 use crate::shared::Shared;
 
-/// Bytes that wait to be read by the client; beyond, its requests are not read.
-const OUTBOX_BYTES_MAX: usize = 8 << 20;
-
 /// What is remembered of a request until it is answered.
 struct PendingRequest {
     op: Op,
-    /// Of its bytes, and of what its answer is expected to take.
-    _charge: Arc<Charge>,
     since: Clock,
 }
 
@@ -79,8 +74,6 @@ pub struct Connection {
     state: RefCell<State>,
     /// Something to write at the end of the turn.
     dirty: Cell<bool>,
-    /// Control requests under way.
-    pub control: Cell<usize>,
     /// When something came last.
     heard: Cell<Clock>,
     /// Rung when the task must look again: a full socket, room for requests, the end.
@@ -101,9 +94,7 @@ struct Principal {
 /// How a connection ends.
 #[derive(Default)]
 struct Ending {
-    /// Verbs that wait for their answer.
-    verbs: u32,
-    /// It ends when they are answered, and why.
+    /// It ends when its verbs are answered, and why.
     why: Option<String>,
     /// No more is read; what is queued is still written.
     closing: bool,
@@ -119,8 +110,6 @@ struct Answers {
     bytes: usize,
     /// Those that are written when there is time and room for them.
     large: VecDeque<(u32, Large)>,
-    /// What the largest answers to packs took of late: what the next one is expected to take.
-    expects: usize,
 }
 
 /// What a connection is charged.
@@ -174,8 +163,8 @@ impl Connection {
             scan_bytes: 0,
             shared,
         });
-        let (dirty, control, heard) = (Cell::new(false), Cell::new(0), Cell::new(Clock::now()));
-        Rc::new(Connection { thread, id, stream, state, dirty, control, heard, bell: Notify::new() })
+        let (dirty, heard) = (Cell::new(false), Cell::new(Clock::now()));
+        Rc::new(Connection { thread, id, stream, state, dirty, heard, bell: Notify::new() })
     }
 
     /// Its number.
@@ -207,7 +196,7 @@ impl Connection {
         let replies = state.outbox.is_empty() && state.answers.small.is_empty() && state.answers.large.is_empty();
         let idle =
             state.pending.is_empty() && state.ranges.is_empty() && state.parts.is_empty() && !state.ending.closing;
-        let idle = idle && replies && self.control.get() == 0;
+        let idle = idle && replies && !state.pending.has_control();
         idle.then(|| Candidate { id: self.id, greeted: state.principal.client.is_some(), heard: self.heard.get() })
     }
 
@@ -226,14 +215,12 @@ impl Connection {
         if took > state.shared.config.slow_request && outcome != Outcome::Gone {
             thread.metrics.slow_request(thread.now(), group, op, outcome, reply.instance(), took);
         }
-        let expects = if let Reply::Pack(answer) = &reply { Some(answer.len()) } else { None };
+        if let Reply::Pack(answer) = &reply {
+            state.pending.pack_answered(answer.len());
+        }
         let map = || thread.shared.cluster.map();
         match WireReply::new(group, reply, map, |refusal| thread.hint(group, &refusal)) {
-            WireReply::Answer(answer) => {
-                let before = state.answers.expects;
-                state.answers.expects = expects.map_or(before, |bytes| bytes.max(before - before / 8));
-                state.push_answer(stream, answer);
-            }
+            WireReply::Answer(answer) => state.push_answer(stream, answer),
             WireReply::Values(read) => state.push_read(stream, read),
             WireReply::Range(job) if state.pending.may_stream(state.ranges.len()) => {
                 return state.ranges.add(stream, *job);
@@ -331,9 +318,7 @@ impl Connection {
         let state = self.state.borrow();
         !state.ending.closing
             && !state.principal.is_stranger
-            && state.outbox.bytes() < OUTBOX_BYTES_MAX
-            && state.pending.has_room()
-            && state.charges.account.room() > 0
+            && state.pending.may_read(&state.charges.account, state.outbox.bytes())
     }
 
     /// Whether the client has taken nothing of what waits for it for so long (`limits.stalled_reader`).

@@ -9,14 +9,12 @@ use bytes::BytesMut;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{Frame, FrameDecoder, Kind, encode_frame};
 use coppice_core::connection::{Dispatch, Pending, RefusedFrame, decode, frame_bytes_max};
-use coppice_core::request::Request;
-use coppice_core::wire_reply::busy;
 use coppice_core::worker::Input;
 
 use super::partial_frame::PartialFrame;
 use super::state::refuse_and_close;
-use super::{Connection, PendingRequest, authorization, labels, slices};
-use crate::metrics::{Op, Queue};
+use super::{Connection, PendingRequest, State, authorization, labels, slices};
+use crate::metrics::Queue;
 use crate::net::streams::{Slice, Streams};
 use crate::worker_thread::{WorkerThread, control_requests};
 
@@ -166,30 +164,20 @@ pub(super) fn handle(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>
 }
 
 /// Notes that `stream` waits for an answer, and tells the worker, unless there is no room for the request.
-fn admit(thread: &RefCell<WorkerThread>, connection: &Connection, (stream, bytes): (u32, usize), mut input: Input) {
-    let mut state = connection.state.borrow_mut();
-    if let Err(refusal) = state.pending.check(stream) {
-        drop(state);
-        return refuse_and_close(thread, connection, stream, refusal);
-    }
-    let op = labels::op(&input);
-    let expects = if matches!(op, Op::Get | Op::Range | Op::Validate) { 0 } else { state.answers.expects };
-    let Some(charge) = state.charges.account.admit(bytes + expects) else {
-        state.refuse(stream, &busy());
-        drop(state);
-        let mut thread = thread.borrow_mut();
-        thread.metrics.worker.rejected(Queue::NodeBytes);
-        return thread.touch_connection(connection);
+fn admit(thread: &RefCell<WorkerThread>, connection: &Connection, request: (u32, usize), input: Input) {
+    let remembered = PendingRequest { op: labels::op(&input), since: Clock::now() };
+    let admitted = {
+        let State { pending, charges, .. } = &mut *connection.state.borrow_mut();
+        pending.admit(request, &charges.account, input, remembered)
     };
-    let charge = Arc::new(charge);
-    if let Input::Request { request: Request::Read(_, _, held) | Request::Validate(_, held), .. } = &mut input {
-        *held = Some(Arc::clone(&charge));
-    }
-    let at_once = state.pending.begin(stream, input, PendingRequest { op, _charge: charge, since: Clock::now() });
-    drop(state);
-    match at_once {
-        Some(input) => thread.borrow_mut().input(input),
-        None => hand_on(thread, connection),
+    match admitted {
+        Ok(Some(input)) => thread.borrow_mut().input(input),
+        Ok(None) => hand_on(thread, connection),
+        Err(RefusedFrame { refusal, closes: true }) => refuse_and_close(thread, connection, request.0, refusal),
+        Err(RefusedFrame { refusal, .. }) => {
+            thread.borrow().metrics.worker.rejected(Queue::NodeBytes);
+            put(thread, connection, |out| refusal.encode(out, request.0));
+        }
     }
 }
 
