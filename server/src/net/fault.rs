@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use coppice_core::connection::FrameSink;
 use tokio::time::Instant;
 
 use super::outbox::Outbox;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant as Clock};
 use coppice_client::channel::Channel;
 use coppice_client::tls::Tls;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
+use coppice_core::connection::FrameSink;
 use coppice_core::handshake::{Objection, PeerHello, Presence, WelcomeError, refusal_text};
 use coppice_core::multicast::message::{self, MulticastMessage};
 use coppice_core::wire::codec::Body;

@@ -10,5 +10,4 @@ pub mod outbox;
 pub mod peer_slots;
 pub mod progress;
 pub mod silence;
-pub mod streams;
 pub mod ungreeted;

@@ -10,6 +10,7 @@ use std::io::{self, IoSlice};
 use bytes::{Buf, Bytes, BytesMut};
 use coppice_client::channel::Channel;
 use coppice_client::wire::PART_BYTES;
+use coppice_core::connection::FrameSink;
 use coppice_core::wire::codec::Body;
 use coppice_core::wire::peer_frame;
 
@@ -52,12 +53,22 @@ pub struct Outbox {
     blocked: bool,
 }
 
-impl Outbox {
-    /// Bytes that wait.
-    pub fn bytes(&self) -> usize {
+impl FrameSink for Outbox {
+    #[inline]
+    fn bytes(&self) -> usize {
         self.bytes
     }
 
+    #[inline]
+    fn append(&mut self, write: impl FnOnce(&mut BytesMut)) {
+        self.make_room();
+        let before = self.tail.len();
+        write(&mut self.tail);
+        self.bytes += self.tail.len() - before;
+    }
+}
+
+impl Outbox {
     /// Bytes that the socket has taken so far.
     pub fn taken(&self) -> u64 {
         self.taken
@@ -99,14 +110,6 @@ impl Outbox {
         self.seal_tail();
         (self.bytes, self.written) = (0, 0);
         self.pieces.drain(..).collect()
-    }
-
-    /// Lets `write` append to the end of the queue.
-    pub fn append(&mut self, write: impl FnOnce(&mut BytesMut)) {
-        self.make_room();
-        let before = self.tail.len();
-        write(&mut self.tail);
-        self.bytes += self.tail.len() - before;
     }
 
     /// Forgets everything: the connection is gone.

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use coppice_core::connection::Slice;
 use tokio::sync::Semaphore;
 
 use super::connection::Connection;
 use crate::net::eviction;
-use crate::net::streams::Slice;
 
 /// All of them, by their numbers.
 pub(crate) struct Connections {

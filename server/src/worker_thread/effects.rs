@@ -2,10 +2,8 @@
 
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::checkpoint_due::Due;
-use coppice_core::ids;
 use coppice_core::replay::Entry;
 use coppice_core::request::Origin;
-use coppice_core::scan::RangeJob;
 use coppice_core::snapshot::TakenSnapshot;
 use coppice_core::worker::Note;
 use coppice_ordering::Record;
@@ -171,13 +169,10 @@ impl WorkerThread {
         let Some(connection) = self.connections.get(id).cloned() else {
             return self.input(Input::Unclaimed(part));
         };
-        let (query, partition) = (part.partition_query.query, part.position.partition);
-        if !connection::may_give(&connection, &part.partition_query, partition) {
+        if !connection::may_give(&connection, &part.partition_query, part.position.partition) {
             return;
         }
-        let QueryPart { ticket, position, partition_query, cursor } = *part;
-        let job = RangeJob::of_query(position, ids::ticket(ticket), cursor, &partition_query);
-        connection.add_part(query, partition, job);
+        connection.add_part(*part, self.now());
         self.touch_connection(&connection);
     }
 

@@ -9,15 +9,14 @@ use coppice_client::wire::{
     ClientId, FEATURE_COLLECT, Frame, Kind, NodeId, NodeIdentity, PartitionId, RepliesWriter, encode_frame,
 };
 use coppice_core::connection::{
-    Asker, Dispatch, FEATURES, GreetedNode, PARTS_MAX, decode, frame_bytes_max, greet, map_reply,
+    Asker, Dispatch, FEATURES, GreetedNode, Pending, Slice, decode, frame_bytes_max, greet, map_reply,
 };
 use coppice_core::cost::Account;
-use coppice_core::ids;
 use coppice_core::replica::QueryPart;
 use coppice_core::request::{Origin, Refusal, Reply};
-use coppice_core::scan::RangeJob;
-use coppice_core::wire_reply::{WireReply, busy};
+use coppice_core::wire_reply::WireReply;
 use coppice_core::worker::Input;
+use coppice_ordering::Time;
 
 use super::events::{Event, Mail};
 use super::lines::{INFLIGHT, Line, LineId};
@@ -75,20 +74,19 @@ impl World {
                 self.answer(number, out);
             }
             Dispatch::Credit(bytes) => {
-                line.ranges.get_mut(&stream).into_iter().for_each(|range| range.add_credit(bytes));
-                self.send_range_chunks(number, stream);
+                line.pending.add_credit(stream, bytes);
+                self.send_chunks(number);
             }
             Dispatch::Cancel => {
-                line.ranges.remove(&stream);
                 line.pending.cancel(stream);
                 self.coverage.note("client: wants an answer no more");
             }
             Dispatch::PartCredit { query, partition, bytes } => {
-                line.parts.get_mut(&(query, partition)).into_iter().for_each(|part| part.add_credit(bytes));
-                self.send_part_chunks(number, (query, partition));
+                line.pending.add_part_credit(query, partition, bytes);
+                self.send_chunks(number);
             }
             Dispatch::PartCancel { query } => {
-                line.parts.retain(|(of, _), _| *of != query);
+                line.pending.cancel_parts(query);
                 self.coverage.note("query: its client wants no more parts");
             }
             Dispatch::Status(_) | Dispatch::Admin(_) => self.fail("wire", "nobody asks for that".into()),
@@ -164,34 +162,24 @@ impl World {
         }
         let map = Arc::clone(self.nodes[node].process.control.controller.map());
         let Some(line) = self.lines.open.get_mut(&name).filter(|line| line.node_open) else { return };
-        if line.pending.get(stream).is_none() {
-            return;
-        }
-        let mut out = BytesMut::new();
-        match WireReply::new(group, reply, || map, |_| hint) {
+        let (mut out, now) = (BytesMut::new(), Time(self.now));
+        let reply = WireReply::new(group, reply, || map, |_| hint);
+        let Some(reply) = line.pending.answer(stream, reply, || now) else { return self.send_chunks(name) };
+        match reply {
             WireReply::Answer(answer) => put_answer(&mut out, stream, &answer),
             WireReply::Values(values) => put_answer(&mut out, stream, &values.encode()),
-            WireReply::Range(job) if line.pending.may_stream(line.ranges.len()) => {
-                line.ranges.insert(stream, *job);
-                return self.send_range_chunks(name, stream);
-            }
-            WireReply::Range(_) => busy().encode(&mut out, stream),
-            WireReply::Plan(plan) => {
-                _ = plan.encode(&mut out, stream);
-                return self.answer(name, out);
-            }
+            WireReply::Plan(plan) => _ = plan.encode(&mut out, stream),
             WireReply::Completed(completed) => completed.encode(&mut out, stream),
             WireReply::Refused(refusal) => refusal.encode(&mut out, stream),
-            WireReply::Nothing => {}
+            WireReply::Range(_) | WireReply::Nothing => {}
         }
-        self.end(name, stream);
+        self.resume_packs(name);
         self.answer(name, out);
     }
 
-    /// A request is answered; packs that have waited for that go on when the worker is done with what it is at.
-    fn end(&mut self, number: LineId, stream: u32) {
+    /// Requests are answered; packs that have waited for that go on when the worker is done with what it is at.
+    fn resume_packs(&mut self, number: LineId) {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
-        line.pending.end(stream);
         if line.pending.has_packs() {
             let (node, (worker, connection)) = (line.node, number);
             self.mail(node, worker, Mail::Packs(connection));
@@ -218,17 +206,13 @@ impl World {
         worker.hint(group, &Refusal::NotLeader { hint: *hint })
     }
 
-    /// Chunks of a range go out as far as the client's credit reaches.
-    fn send_range_chunks(&mut self, number: LineId, stream: u32) {
+    /// Chunks of ranges and parts go out as far as the client's credit reaches.
+    fn send_chunks(&mut self, number: LineId) {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
-        let Some(range) = line.ranges.get_mut(&stream) else { return };
-        let (mut out, mut last) = (BytesMut::new(), false);
-        while !last && range.may_send() {
-            last = range.send(stream, &mut out);
-        }
-        if last {
-            line.ranges.remove(&stream);
-            self.end(number, stream);
+        let (mut out, before) = (BytesMut::new(), line.pending.len());
+        while line.pending.send_chunks((&mut out, usize::MAX), &mut Slice::default()) {}
+        if line.pending.len() < before {
+            self.resume_packs(number);
         }
         if !out.is_empty() {
             self.answer(number, out);
@@ -252,28 +236,8 @@ impl World {
     /// Streams a part of a query on a connection.
     pub fn stream_part(&mut self, number: LineId, part: QueryPart) {
         let Some(line) = self.lines.open.get_mut(&number) else { return };
-        let QueryPart { ticket, position, partition_query, cursor } = part;
-        let name = (partition_query.query, position.partition);
-        let job = RangeJob::of_query(position, ids::ticket(ticket), cursor, &partition_query);
-        if line.parts.len() < PARTS_MAX {
-            line.parts.insert(name, job);
-        }
-        self.send_part_chunks(number, name);
-    }
-
-    fn send_part_chunks(&mut self, number: LineId, name: (u32, PartitionId)) {
-        let Some(line) = self.lines.open.get_mut(&number) else { return };
-        let Some(part) = line.parts.get_mut(&name) else { return };
-        let (mut out, mut last) = (BytesMut::new(), false);
-        while !last && part.may_send() {
-            last = part.send(name.0, &mut out);
-        }
-        if last {
-            line.parts.remove(&name);
-        }
-        if !out.is_empty() {
-            self.answer(number, out);
-        }
+        line.pending.add_part(part, Time(self.now));
+        self.send_chunks(number);
     }
 
     /// Sends bytes to a client, perhaps the last ones of the connection.
@@ -320,8 +284,7 @@ impl World {
         for number in lines {
             let Some(line) = self.lines.open.get_mut(&number) else { continue };
             line.node_open = false;
-            line.ranges.clear();
-            line.parts.clear();
+            line.pending = Pending::new(INFLIGHT);
             if !line.client_open {
                 self.lines.open.remove(&number);
                 continue;

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_client::session::ConnectionId;
-use coppice_client::wire::{ClientId, FrameDecoder, PartitionId};
+use coppice_client::wire::{ClientId, FrameDecoder};
 use coppice_core::connection::Pending;
-use coppice_core::scan::RangeJob;
 
 use super::plan::Nanos;
 
@@ -44,15 +43,12 @@ pub struct Line {
     pub at_node: FrameDecoder,
     pub at_client: FrameDecoder,
     pub greeted: Option<ClientId>,
-    /// Requests that wait.
+    /// Requests that wait, and what streams.
     pub pending: Pending<()>,
     /// Of these, reads that take what is decided where they are asked.
     pub stale: BTreeSet<u32>,
     /// Of these, ranges that the node collects.
     pub collects: BTreeSet<u32>,
-    pub ranges: BTreeMap<u32, RangeJob>,
-    /// Parts of queries, by the client's number of the attempt.
-    pub parts: BTreeMap<(u32, PartitionId), RangeJob>,
 }
 
 impl Line {
@@ -73,8 +69,6 @@ impl Line {
             pending: Pending::new(INFLIGHT),
             stale: BTreeSet::new(),
             collects: BTreeSet::new(),
-            ranges: BTreeMap::new(),
-            parts: BTreeMap::new(),
         }
     }
 }

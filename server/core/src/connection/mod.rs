@@ -8,6 +8,7 @@ mod authorization;
 mod hello;
 mod packs;
 mod pending;
+mod streams;
 
 use std::collections::BTreeMap;
 
@@ -21,14 +22,12 @@ use coppice_client::wire::{
 };
 pub use hello::{FEATURES, GreetedNode, greet};
 pub use pending::Pending;
+pub use streams::{FrameSink, Slice};
 
 use crate::cost::Account;
 use crate::machine::entry;
 use crate::request::{Origin, Request};
 use crate::worker::Input;
-
-/// Parts of queries that stream on a connection; beyond, they are dropped, and their client asks again.
-pub const PARTS_MAX: usize = 4_096;
 
 /// The longest frame that is read: who has not greeted is nobody's client yet, and pays for nothing.
 pub fn frame_bytes_max(greeted: bool) -> usize {
@@ -92,13 +91,13 @@ pub enum Dispatch {
     Status(StatusGet),
     /// Has the controller carry out a verb.
     Admin(Box<AdminRequest>),
-    /// Lets so many more bytes of the stream's range go.
+    /// Lets so many more bytes of the stream's range go ([`Pending::add_credit`]).
     Credit(u32),
     /// Drops the stream's range, and what may be dropped of its request ([`Pending::cancel`]).
     Cancel,
-    /// Lets more of a part of a query go.
+    /// Lets more of a part of a query go ([`Pending::add_part_credit`]).
     PartCredit { query: u32, partition: PartitionId, bytes: u32 },
-    /// Drops the parts of a query.
+    /// Drops the parts of a query ([`Pending::cancel_parts`]).
     PartCancel { query: u32 },
     /// Tells the connection's worker, whose reply the stream waits for.
     Worker(Input),

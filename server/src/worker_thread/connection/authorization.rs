@@ -83,8 +83,7 @@ impl Connection {
         };
         state.principal.rights = Arc::new(Rights::while_forming());
         state.principal.is_stranger = true;
-        state.ranges.drop_all(|_| true);
-        state.parts.drop_all(|_| true);
+        state.pending.drop_streams();
         state.ending.why = Some(text);
         let ends = state.end_without_verbs();
         drop(state);

@@ -24,12 +24,12 @@ use bytes::{Bytes, BytesMut};
 use coppice_client::channel::Channel;
 use coppice_client::tls::Tls;
 use coppice_client::tls::names::Names;
-use coppice_client::wire::{ClientId, PartitionId, Refusal as Refused};
+use coppice_client::wire::{ClientId, PartitionId};
 use coppice_core::access::{Credentials, Rights};
-use coppice_core::connection::{Asker, PARTS_MAX, Pending};
+use coppice_core::connection::{Asker, FrameSink, Pending, Slice};
 use coppice_core::cost::{Account, Charge, ClientBytes};
+use coppice_core::replica::QueryPart;
 use coppice_core::request::Reply;
-use coppice_core::scan::RangeJob;
 use coppice_core::wire_reply::{WireReply, busy};
 use coppice_ordering::Time;
 use tokio::sync::Notify;
@@ -41,7 +41,6 @@ use crate::metrics::{Op, Outcome};
 use crate::net::eviction::Candidate;
 use crate::net::outbox::Outbox;
 use crate::net::progress::Progress;
-use crate::net::streams::{Slice, Streams};
 use crate::shared::Shared;
 
 /// What is remembered of a request until it is answered.
@@ -134,9 +133,6 @@ struct State {
     charges: Charges,
     progress: Progress,
     pending: Pending<PendingRequest>,
-    ranges: Streams<u32>,
-    /// Parts of queries: the client's number of the attempt, and whose part it is.
-    parts: Streams<(u32, PartitionId)>,
     /// Bytes of range chunks in `outbox` at most, counted in the node's `limits.scan_bytes`.
     scan_bytes: usize,
     shared: Arc<Shared>,
@@ -158,8 +154,6 @@ impl Connection {
             charges: Charges::new(new_account(&shared, ClientBytes::default())),
             progress: Progress::default(),
             pending: Pending::new(shared.config.limits.inflight),
-            ranges: Streams::default(),
-            parts: Streams::default(),
             scan_bytes: 0,
             shared,
         });
@@ -194,9 +188,7 @@ impl Connection {
     pub fn candidate(&self) -> Option<Candidate> {
         let state = self.state.borrow();
         let replies = state.outbox.is_empty() && state.answers.small.is_empty() && state.answers.large.is_empty();
-        let idle =
-            state.pending.is_empty() && state.ranges.is_empty() && state.parts.is_empty() && !state.ending.closing;
-        let idle = idle && replies && !state.pending.has_control();
+        let idle = state.pending.is_idle() && replies && !state.ending.closing;
         idle.then(|| Candidate { id: self.id, greeted: state.principal.client.is_some(), heard: self.heard.get() })
     }
 
@@ -205,45 +197,35 @@ impl Connection {
         let mut state = self.state.borrow_mut();
         let Some(waiting) = state.pending.get(stream) else { return };
         let (op, since) = (waiting.op, waiting.since);
-        if let Reply::QueryPlan(plan) = &reply {
-            // A query over more partitions than a frame can name gets no plan, and times out at its client.
-            return state.outbox.append(|out| _ = plan.encode(out, stream));
-        }
-        let outcome = labels::outcome(&reply);
-        let took = since.elapsed();
-        thread.metrics.worker.request(op, outcome, took);
-        if took > state.shared.config.slow_request && outcome != Outcome::Gone {
-            thread.metrics.slow_request(thread.now(), group, op, outcome, reply.instance(), took);
-        }
-        if let Reply::Pack(answer) = &reply {
-            state.pending.pack_answered(answer.len());
+        if !matches!(reply, Reply::QueryPlan(_)) {
+            let (outcome, took) = (labels::outcome(&reply), since.elapsed());
+            thread.metrics.worker.request(op, outcome, took);
+            if took > state.shared.config.slow_request && outcome != Outcome::Gone {
+                thread.metrics.slow_request(thread.now(), group, op, outcome, reply.instance(), took);
+            }
         }
         let map = || thread.shared.cluster.map();
-        match WireReply::new(group, reply, map, |refusal| thread.hint(group, &refusal)) {
+        let reply = WireReply::new(group, reply, map, |refusal| thread.hint(group, &refusal));
+        let Some(reply) = state.pending.answer(stream, reply, || thread.now()) else { return };
+        match reply {
             WireReply::Answer(answer) => state.push_answer(stream, answer),
             WireReply::Values(read) => state.push_read(stream, read),
-            WireReply::Range(job) if state.pending.may_stream(state.ranges.len()) => {
-                return state.ranges.add(stream, *job);
-            }
-            WireReply::Range(_) => state.refuse(stream, &busy()),
             WireReply::Completed(completed) => state.outbox.append(|out| completed.encode(out, stream)),
             WireReply::Refused(refusal) => state.refuse(stream, &refusal),
-            WireReply::Plan(_) | WireReply::Nothing => {}
+            WireReply::Plan(plan) => state.outbox.append(|out| _ = plan.encode(out, stream)),
+            WireReply::Range(_) | WireReply::Nothing => {}
         }
-        if state.pending.end(stream) {
-            self.bell.notify_one();
-        }
+        self.bell.notify_one();
         if state.charges.account.is_overdrawn() {
             // Nobody reads them; commands among them may be repeated on another connection.
             state.end();
-            self.bell.notify_one();
         }
     }
 
     /// What waits here now.
     pub fn waiting(&self) -> InWait {
         let state = self.state.borrow();
-        InWait { replies: state.outbox.waiting(), scans: state.ranges.len(), inflight: state.pending.len() }
+        InWait { replies: state.outbox.waiting(), scans: state.pending.ranges(), inflight: state.pending.len() }
     }
 
     /// Writes what the turn has queued, as far as the socket takes it; what takes time to make as far as `slice` goes.
@@ -281,37 +263,22 @@ impl Connection {
     /// Whether something is to be made or written that takes time.
     fn may_send(&self) -> bool {
         let state = self.state.borrow();
-        state.has_much_to_write()
-            || !state.answers.large.is_empty()
-            || state.ranges.may_send()
-            || state.parts.may_send()
+        state.has_much_to_write() || !state.answers.large.is_empty() || state.pending.may_send()
     }
 
-    fn has_ranges(&self) -> bool {
-        let state = self.state.borrow();
-        !state.ranges.is_empty() || !state.parts.is_empty()
+    fn has_streams(&self) -> bool {
+        self.state.borrow().pending.has_streams()
     }
 
-    /// Streams this part of a query; beyond the bound it is dropped, and its client asks again.
-    pub fn add_part(&self, query: u32, partition: PartitionId, job: RangeJob) {
-        let mut state = self.state.borrow_mut();
-        if state.parts.len() < PARTS_MAX {
-            state.parts.add((query, partition), job);
-        }
+    /// Streams this part of a query.
+    pub fn add_part(&self, part: QueryPart, now: Time) {
+        self.state.borrow_mut().pending.add_part(part, now);
     }
 
-    /// Ends ranges whose snapshot was pinned for too long by a slow reader, or keeps too much memory alive; `true` if
-    /// there were any.
-    fn expire_ranges(&self, limits: &crate::config::Limits) -> bool {
-        let mut state = self.state.borrow_mut();
-        let (pin, bytes_max) = (limits.scan_snapshot_max_age, limits.scan_snapshot_bytes);
-        state.parts.expire(pin, bytes_max);
-        let old = state.ranges.expire(pin, bytes_max);
-        for &stream in &old {
-            state.refuse(stream, &Refused::SnapshotExpired);
-            state.pending.end(stream);
-        }
-        !old.is_empty()
+    /// Ends what has pinned its snapshot for too long; `true` if its client is to hear that.
+    fn expire_streams(&self, now: Time, limits: &crate::config::Limits) -> bool {
+        let State { pending, outbox, .. } = &mut *self.state.borrow_mut();
+        pending.expire(now, limits.scan_snapshot_max_age, limits.scan_snapshot_bytes, outbox)
     }
 
     fn may_read(&self) -> bool {

@@ -8,14 +8,13 @@ use std::time::{Duration, Instant as Clock};
 use bytes::BytesMut;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{Frame, FrameDecoder, Kind, encode_frame};
-use coppice_core::connection::{Dispatch, Pending, RefusedFrame, decode, frame_bytes_max};
+use coppice_core::connection::{Dispatch, Pending, RefusedFrame, Slice, decode, frame_bytes_max};
 use coppice_core::worker::Input;
 
 use super::partial_frame::PartialFrame;
 use super::state::refuse_and_close;
 use super::{Connection, PendingRequest, State, authorization, labels, slices};
 use crate::metrics::Queue;
-use crate::net::streams::{Slice, Streams};
 use crate::worker_thread::{WorkerThread, control_requests};
 
 /// Serves `connection` until it ends.
@@ -54,8 +53,8 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
         let (pending, finished, greeted, unread) = {
             let state = connection.state.borrow();
             let idle = state.pending.is_empty() && state.answers.small.is_empty() && state.answers.large.is_empty();
-            let leaves = draining.is_draining() || (state.ending.retiring && state.parts.is_empty());
-            let sends = state.ranges.may_send() || state.parts.may_send();
+            let leaves = draining.is_draining() || (state.ending.retiring && !state.pending.has_parts());
+            let sends = state.pending.may_send();
             let unsent = !state.outbox.is_empty() || connection.stream.is_unsent();
             let pending =
                 unsent || !state.answers.large.is_empty() || (sends && draining.usage.may_scan(state.scan_bytes));
@@ -89,7 +88,7 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
                 arriving.set(decoder.held_bytes());
             }
             () = &mut deadline, if !greeted => break,
-            _ = look.tick(), if waits || unread || !may_read || draining.is_draining() || connection.has_ranges() => {
+            _ = look.tick(), if waits || unread || !may_read || draining.is_draining() || connection.has_streams() => {
                 let now = thread.borrow().now();
                 if connection.has_stalled(now, limits.stalled_reader) {
                     thread.borrow().metrics.worker.rejected(Queue::Replies);
@@ -99,7 +98,7 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
                     thread.borrow().metrics.worker.rejected(Queue::NodeBytes);
                     break;
                 }
-                if connection.expire_ranges(&limits) || connection.has_ranges() {
+                if connection.expire_streams(now, &limits) || connection.has_streams() {
                     thread.borrow_mut().touch_connection(&connection);
                 }
             }
@@ -114,7 +113,6 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
         let mut state = connection.state.borrow_mut();
         state.end();
         state.pending = Pending::new(0);
-        (state.ranges, state.parts) = (Streams::default(), Streams::default());
     }
     draining.usage.connection_closed();
 }
@@ -138,19 +136,15 @@ pub(super) fn handle(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>
         Dispatch::Hello(hello) => authorization::greet(thread, connection, stream, &hello),
         Dispatch::Ping => put(thread, connection, |out| encode_frame(out, Kind::Pong, stream, &[])),
         Dispatch::Credit(bytes) => {
-            connection.state.borrow_mut().ranges.add_credit(stream, bytes);
+            connection.state.borrow_mut().pending.add_credit(stream, bytes);
             thread.borrow_mut().touch_connection(connection);
         }
-        Dispatch::Cancel => {
-            let mut state = connection.state.borrow_mut();
-            state.ranges.drop_all(|of| *of == stream);
-            state.pending.cancel(stream);
-        }
+        Dispatch::Cancel => connection.state.borrow_mut().pending.cancel(stream),
         Dispatch::PartCredit { query, partition, bytes } => {
-            connection.state.borrow_mut().parts.add_credit((query, partition), bytes);
+            connection.state.borrow_mut().pending.add_part_credit(query, partition, bytes);
             thread.borrow_mut().touch_connection(connection);
         }
-        Dispatch::PartCancel { query } => connection.state.borrow_mut().parts.drop_all(|(of, _)| *of == query),
+        Dispatch::PartCancel { query } => connection.state.borrow_mut().pending.cancel_parts(query),
         Dispatch::Map(get) => {
             let reply = thread.borrow().shared.cluster.map_reply(get);
             put(thread, connection, |out| encode_control(out, Kind::Map, stream, &reply));

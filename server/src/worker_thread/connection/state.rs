@@ -4,11 +4,11 @@ use std::cell::RefCell;
 
 use bytes::Bytes;
 use coppice_client::wire::{Refusal as Refused, RepliesWriter};
+use coppice_core::connection::{FrameSink, Slice};
 use coppice_core::cost::{Account, Charge};
 use coppice_core::wire_reply::ReadValues;
 
 use super::{Connection, State};
-use crate::net::streams::Slice;
 use crate::worker_thread::WorkerThread;
 
 /// An answer of more bytes is written when there is time for it: others have their turn between two of them.
@@ -113,7 +113,7 @@ impl State {
     }
 
     fn send_ranges(&mut self, slice: &mut Slice) -> bool {
-        let may_send = self.ranges.may_send() || self.parts.may_send();
+        let may_send = self.pending.may_send();
         if !may_send || slice.is_spent() {
             return may_send;
         }
@@ -122,14 +122,7 @@ impl State {
             return false;
         }
         let before = self.outbox.bytes();
-        let State { ranges, parts, outbox, .. } = self;
-        let mut ended = Vec::new();
-        let mut more =
-            ranges.send_chunks((outbox, RANGES_BYTES_MAX), slice, |stream| stream, |stream| ended.push(stream));
-        more |= parts.send_chunks((outbox, RANGES_BYTES_MAX), slice, |(query, _)| query, |_| {});
-        for stream in ended {
-            self.pending.end(stream);
-        }
+        let more = self.pending.send_chunks((&mut self.outbox, RANGES_BYTES_MAX), slice);
         let made = self.outbox.bytes() - before;
         self.scan_bytes += made;
         self.shared.usage.add_scan_bytes(made as i64);

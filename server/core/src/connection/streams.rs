@@ -2,17 +2,37 @@
 //! come; what is left of the others goes on as the client gives credit. It knows neither sockets nor tickets.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use coppice_core::scan::RangeJob;
+use bytes::BytesMut;
+use coppice_ordering::Time;
 
-use super::outbox::Outbox;
+use crate::scan::RangeJob;
+
+/// Where the frames of a connection are gathered before its socket takes them.
+pub trait FrameSink {
+    /// Bytes that wait there.
+    fn bytes(&self) -> usize;
+
+    /// Lets `write` append to them.
+    fn append(&mut self, write: impl FnOnce(&mut BytesMut));
+}
+
+impl FrameSink for BytesMut {
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+
+    fn append(&mut self, write: impl FnOnce(&mut BytesMut)) {
+        write(self);
+    }
+}
 
 /// A chunk costs as much as walking over so many pairs, however few it holds.
 const MIN_PAIRS: u64 = 64;
 
 /// What streams on one connection, by name. Each pins a snapshot: the owner bounds how many there are.
-pub struct Streams<K> {
+pub(super) struct Streams<K> {
     /// Nothing of them was sent yet; in the order in which they came.
     fresh: VecDeque<(K, Stream)>,
     begun: BTreeMap<K, Stream>,
@@ -23,7 +43,7 @@ pub struct Streams<K> {
 /// A range, and since when its snapshot is pinned.
 struct Stream {
     job: RangeJob,
-    since: Instant,
+    since: Time,
 }
 
 /// Bytes of chunks and large answers that are made in one go: a quarter of a millisecond, and no chunk is larger.
@@ -66,27 +86,27 @@ impl<K> Default for Streams<K> {
 
 impl<K: Copy + Ord> Streams<K> {
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.fresh.len() + self.begun.len()
     }
 
     /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Whether there is something that may be sent.
-    pub fn may_send(&self) -> bool {
+    pub(super) fn may_send(&self) -> bool {
         !self.fresh.is_empty() || self.begun.values().any(|stream| stream.job.may_send())
     }
 
     /// Takes one whose name no other has.
-    pub fn add(&mut self, name: K, job: RangeJob) {
-        self.fresh.push_back((name, Stream { job, since: Instant::now() }));
+    pub(super) fn add(&mut self, name: K, job: RangeJob, now: Time) {
+        self.fresh.push_back((name, Stream { job, since: now }));
     }
 
     /// The client makes room for more of one.
-    pub fn add_credit(&mut self, name: K, bytes: u32) {
+    pub(super) fn add_credit(&mut self, name: K, bytes: u32) {
         let fresh = self.fresh.iter_mut().find(|(of, _)| *of == name).map(|(_, stream)| stream);
         if let Some(stream) = self.begun.get_mut(&name).or(fresh) {
             stream.job.add_credit(bytes);
@@ -94,15 +114,15 @@ impl<K: Copy + Ord> Streams<K> {
     }
 
     /// Drops the streams that the client no longer wants.
-    pub fn drop_all(&mut self, unwanted: impl Fn(&K) -> bool) {
+    pub(super) fn drop_all(&mut self, unwanted: impl Fn(&K) -> bool) {
         self.begun.retain(|name, _| !unwanted(name));
         self.fresh.retain(|(name, _)| !unwanted(name));
     }
 
     /// Drops those whose snapshot was pinned for too long, or keeps too much memory alive, and names them.
-    pub fn expire(&mut self, pin: Duration, bytes_max: u64) -> Vec<K> {
+    pub(super) fn expire(&mut self, now: Time, pin: Duration, bytes_max: u64) -> Vec<K> {
         let all = self.begun.iter().chain(self.fresh.iter().map(|(name, stream)| (name, stream)));
-        let is_old = |stream: &Stream| stream.since.elapsed() > pin || stream.job.kept_bytes() > bytes_max;
+        let is_old = |stream: &Stream| now.since(stream.since) > pin || stream.job.kept_bytes() > bytes_max;
         let old: Vec<K> = all.filter(|(_, stream)| is_old(stream)).map(|(&name, _)| name).collect();
         if !old.is_empty() {
             self.drop_all(|name| old.contains(name));
@@ -110,22 +130,22 @@ impl<K: Copy + Ord> Streams<K> {
         old
     }
 
-    /// Makes a chunk of each that has credit, while less than `bytes_max` waits in `outbox` and as far as `slice` goes,
+    /// Makes a chunk of each that has credit, while less than `bytes_max` waits in `sink` and as far as `slice` goes,
     /// in frames of the stream that `stream_of` says, and tells `ended` which of them that was the end of; `true` if
     /// there is more to make.
-    pub fn send_chunks(
+    pub(super) fn send_chunks<S: FrameSink>(
         &mut self,
-        (outbox, bytes_max): (&mut Outbox, usize),
+        (sink, bytes_max): (&mut S, usize),
         slice: &mut Slice,
         stream_of: impl Fn(K) -> u32,
         mut ended: impl FnMut(K),
     ) -> bool {
-        let mut send = |name: K, job: &mut RangeJob, outbox: &mut Outbox| {
+        let mut send = |name: K, job: &mut RangeJob, sink: &mut S| {
             let mut last = false;
-            let (pairs, bytes) = (job.pairs(), outbox.bytes());
-            outbox.append(|out| last = job.send(stream_of(name), out));
+            let (pairs, bytes) = (job.pairs(), sink.bytes());
+            sink.append(|out| last = job.send(stream_of(name), out));
             slice.pairs = slice.pairs.saturating_sub((job.pairs() - pairs).max(MIN_PAIRS));
-            slice.bytes = slice.bytes.saturating_sub(outbox.bytes().saturating_sub(bytes));
+            slice.bytes = slice.bytes.saturating_sub(sink.bytes().saturating_sub(bytes));
             if last {
                 ended(name);
             }
@@ -133,24 +153,24 @@ impl<K: Copy + Ord> Streams<K> {
         };
         let mut goes_on = true;
         for name in self.turns() {
-            if outbox.bytes() >= bytes_max || !goes_on {
+            if sink.bytes() >= bytes_max || !goes_on {
                 return true;
             }
             let Some(stream) = self.begun.get_mut(&name) else { continue };
-            let (last, time) = send(name, &mut stream.job, outbox);
+            let (last, time) = send(name, &mut stream.job, sink);
             (self.last, goes_on) = (Some(name), time);
             if last {
                 self.begun.remove(&name);
             }
         }
-        while outbox.bytes() < bytes_max
+        while sink.bytes() < bytes_max
             && goes_on
             && let Some((name, mut stream)) = self.fresh.pop_front()
         {
             // One without credit waits for some among those that were begun.
             let mut last = false;
             if stream.job.may_send() {
-                (last, goes_on) = send(name, &mut stream.job, outbox);
+                (last, goes_on) = send(name, &mut stream.job, sink);
             }
             if !last {
                 self.begun.insert(name, stream);
@@ -169,13 +189,12 @@ impl<K: Copy + Ord> Streams<K> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::multicast::PartitionQuery;
     use coppice_btree::{Direction, KeyRange, Tree};
     use coppice_client::wire::{
         ClientId, Frame, FrameDecoder, Part, PartEnd, PartitionId, Position, ReplicaId, ScanOptions, Ticket,
     };
-    use coppice_core::multicast::PartitionQuery;
-
-    use super::*;
 
     /// More pairs than a chunk holds.
     const MANY: u64 = 20_000;
@@ -206,9 +225,9 @@ mod tests {
         RangeJob::of_query(position, ticket, Box::new(tree.cursor(KeyRange::all(), Direction::Forward)), &share)
     }
 
-    fn frames(outbox: &mut Outbox) -> Vec<Frame> {
+    fn frames(out: &mut BytesMut) -> Vec<Frame> {
         let mut decoder = FrameDecoder::default();
-        outbox.take().iter().for_each(|piece| decoder.feed(piece));
+        decoder.feed(&out.split());
         std::iter::from_fn(|| decoder.next_frame().expect("our own frames")).collect()
     }
 
@@ -216,75 +235,75 @@ mod tests {
         (query, PartitionId(1))
     }
 
-    fn send_chunks(parts: &mut Streams<(u32, PartitionId)>, outbox: &mut Outbox, bytes_max: usize) -> bool {
+    fn send_chunks(parts: &mut Streams<(u32, PartitionId)>, out: &mut BytesMut, bytes_max: usize) -> bool {
         let mut slice = Slice { bytes: usize::MAX, pairs: u64::MAX };
-        parts.send_chunks((outbox, bytes_max), &mut slice, |(query, _)| query, |_| {})
+        parts.send_chunks((out, bytes_max), &mut slice, |(query, _)| query, |_| {})
     }
 
     /// 768 ranges that were only counted took 50 million pairs in one go, and the worker stood still for as long.
     #[test]
     fn ranges_that_are_counted_share_one_slice() {
-        let (mut ranges, mut outbox, mut ended) = (Streams::default(), Outbox::default(), Vec::new());
+        let (mut ranges, mut out, mut ended) = (Streams::default(), BytesMut::new(), Vec::new());
         let tree = tree(MANY);
-        (0..50_u32).for_each(|name| ranges.add(name, of_tree(&tree, 1, true)));
+        (0..50_u32).for_each(|name| ranges.add(name, of_tree(&tree, 1, true), Time(0)));
         let mut goes = 1;
-        while ranges.send_chunks((&mut outbox, 1 << 30), &mut Slice::default(), |name| name, |name| ended.push(name)) {
+        while ranges.send_chunks((&mut out, 1 << 30), &mut Slice::default(), |name| name, |name| ended.push(name)) {
             goes += 1;
         }
         assert!(goes > 50 * MANY / 20_480, "{goes} goes");
-        assert_eq!((ended.len(), frames(&mut outbox).len(), ranges.is_empty()), (50, 50, true));
+        assert_eq!((ended.len(), frames(&mut out).len(), ranges.is_empty()), (50, 50, true));
         // What has nothing to walk over costs something all the same.
-        (0..1_000).for_each(|name| ranges.add(name, job(1, 0)));
-        assert!(ranges.send_chunks((&mut outbox, 1 << 30), &mut Slice::default(), |name| name, |_| {}));
+        (0..1_000).for_each(|name| ranges.add(name, job(1, 0), Time(0)));
+        assert!(ranges.send_chunks((&mut out, 1 << 30), &mut Slice::default(), |name| name, |_| {}));
     }
 
     #[test]
     fn a_part_goes_on_as_far_as_its_credit_reaches() {
-        let (mut parts, mut outbox) = (Streams::default(), Outbox::default());
-        parts.add(name(9), job(1, MANY));
+        let (mut parts, mut out) = (Streams::default(), BytesMut::new());
+        parts.add(name(9), job(1, MANY), Time(0));
         assert!(parts.may_send());
         // The first chunk overdraws the credit of one byte.
-        assert!(!send_chunks(&mut parts, &mut outbox, 1 << 30));
-        let first = frames(&mut outbox);
+        assert!(!send_chunks(&mut parts, &mut out, 1 << 30));
+        let first = frames(&mut out);
         assert_eq!((first.len(), first[0].stream, parts.may_send()), (1, 9, false));
         parts.add_credit(name(8), 1 << 30);
         assert!(!parts.may_send(), "credit of another part");
         parts.add_credit(name(9), 1 << 30);
-        while send_chunks(&mut parts, &mut outbox, 1 << 30) {}
-        let rest = frames(&mut outbox);
+        while send_chunks(&mut parts, &mut out, 1 << 30) {}
+        let rest = frames(&mut out);
         let end = Part::decode(&rest.last().expect("chunks").body).expect("a part").end;
         assert_eq!((end, parts.is_empty()), (Some(PartEnd::Complete), true));
     }
 
     #[test]
     fn what_finds_no_room_waits_its_turn_and_may_be_called_off() {
-        let (mut parts, mut outbox) = (Streams::default(), Outbox::default());
-        (1..=4).for_each(|query| parts.add(name(query), job(1, MANY)));
-        assert!(send_chunks(&mut parts, &mut outbox, 1), "one chunk fills the room");
-        assert!(send_chunks(&mut parts, &mut outbox, 1));
-        assert_eq!(frames(&mut outbox).iter().map(|frame| frame.stream).collect::<Vec<_>>(), [1]);
+        let (mut parts, mut out) = (Streams::default(), BytesMut::new());
+        (1..=4).for_each(|query| parts.add(name(query), job(1, MANY), Time(0)));
+        assert!(send_chunks(&mut parts, &mut out, 1), "one chunk fills the room");
+        assert!(send_chunks(&mut parts, &mut out, 1));
+        assert_eq!(frames(&mut out).iter().map(|frame| frame.stream).collect::<Vec<_>>(), [1]);
         parts.drop_all(|(query, _)| *query == 3);
         // Credit also reaches one of which nothing was sent.
         parts.add_credit(name(4), 1 << 30);
-        assert!(send_chunks(&mut parts, &mut outbox, 1 << 30));
-        let sent: Vec<u32> = frames(&mut outbox).iter().map(|frame| frame.stream).collect();
+        assert!(send_chunks(&mut parts, &mut out, 1 << 30));
+        let sent: Vec<u32> = frames(&mut out).iter().map(|frame| frame.stream).collect();
         assert_eq!(sent, [2, 4], "in the order in which they came");
-        while send_chunks(&mut parts, &mut outbox, 1 << 30) {}
-        assert!(frames(&mut outbox).len() == 1 && !parts.is_empty(), "1 and 2 wait for credit");
+        while send_chunks(&mut parts, &mut out, 1 << 30) {}
+        assert!(frames(&mut out).len() == 1 && !parts.is_empty(), "1 and 2 wait for credit");
     }
 
     #[test]
     fn what_ends_or_is_pinned_for_too_long_is_named() {
-        let (mut ranges, mut outbox, mut ended) = (Streams::default(), Outbox::default(), Vec::new());
+        let (mut ranges, mut out, mut ended) = (Streams::default(), BytesMut::new(), Vec::new());
         for (name, job) in [(5, job(1, 3)), (2, job(1, MANY)), (7, job(0, 1))] {
-            ranges.add(name, job);
+            ranges.add(name, job, Time(0));
         }
         let mut slice = Slice { bytes: usize::MAX, pairs: u64::MAX };
-        assert!(!ranges.send_chunks((&mut outbox, 1 << 30), &mut slice, |name| name, |name| ended.push(name)));
+        assert!(!ranges.send_chunks((&mut out, 1 << 30), &mut slice, |name| name, |name| ended.push(name)));
         assert_eq!((ended, ranges.len()), (vec![5], 2), "one without credit has not been begun");
-        ranges.add(9, job(1, 1));
-        assert_eq!(ranges.expire(Duration::from_secs(3600), u64::MAX), [0u32; 0]);
-        let expired = ranges.expire(Duration::ZERO, u64::MAX);
+        ranges.add(9, job(1, 1), Time(0));
+        assert_eq!(ranges.expire(Time(1), Duration::from_secs(3600), u64::MAX), [0u32; 0]);
+        let expired = ranges.expire(Time(1), Duration::ZERO, u64::MAX);
         assert_eq!((expired, ranges.is_empty()), (vec![2, 7, 9], true));
     }
 
@@ -292,9 +311,9 @@ mod tests {
     #[test]
     fn a_snapshot_that_keeps_too_much_alive_expires() {
         let (mut ranges, mut tree) = (Streams::default(), tree(MANY));
-        ranges.add(1_u32, of_tree(&tree, 0, false));
-        assert!(ranges.expire(Duration::from_secs(3600), 1 << 40).is_empty());
+        ranges.add(1_u32, of_tree(&tree, 0, false), Time(0));
+        assert!(ranges.expire(Time(1), Duration::from_secs(3600), 1 << 40).is_empty());
         (0..MANY).for_each(|n| drop(tree.put(&n.to_be_bytes(), b"others..")));
-        assert_eq!(ranges.expire(Duration::from_secs(3600), 16 * MANY / 2), [1]);
+        assert_eq!(ranges.expire(Time(1), Duration::from_secs(3600), 16 * MANY / 2), [1]);
     }
 }
