@@ -2,10 +2,11 @@
 //! connection may wait at a time. The counterpart for what goes back is `wire_reply`.
 //!
 //! A driver reads a frame ([`decode`]), asks whether its sender may do that ([`check`]), and carries out the
-//! [`Dispatch`]; [`Pending`] holds what waits. None of them knows sockets, nor when something is read or written.
+//! [`Dispatch`]; [`Pending`] holds what waits, [`Lifecycle`] says when it ends. None of them knows sockets, nor when something is read or written.
 
 mod authorization;
 mod hello;
+mod lifecycle;
 mod packs;
 mod pending;
 mod streams;
@@ -21,6 +22,7 @@ use coppice_client::wire::{
     PartitionId, Refusal, StatusGet,
 };
 pub use hello::{FEATURES, GreetedNode, greet};
+pub use lifecycle::{Lifecycle, Unwritten};
 pub use pending::Pending;
 pub use streams::{FrameSink, Slice};
 

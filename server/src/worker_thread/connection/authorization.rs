@@ -31,17 +31,17 @@ pub const STRANGERS_MAX: usize = 64;
 impl Connection {
     /// Whether its client has said hello.
     pub(super) fn has_greeted(&self) -> bool {
-        self.state.borrow().principal.client.is_some()
+        self.state.borrow().lifecycle.client().is_some()
     }
 
     /// What it may do now.
     pub(super) fn rights(&self) -> Arc<Rights> {
-        Arc::clone(&self.state.borrow().principal.rights)
+        Arc::clone(self.state.borrow().lifecycle.rights())
     }
 
     /// Whether what it asks is admitted; if not, that is answered.
     pub(super) fn is_allowed(&self, thread: &RefCell<WorkerThread>, stream: u32, asked: &Asked) -> bool {
-        let checked = check(&self.state.borrow().principal.rights, asked);
+        let checked = check(self.state.borrow().lifecycle.rights(), asked);
         let refusal = match checked {
             Ok(()) => {
                 if let Asked::Admin(admin) = asked
@@ -69,28 +69,10 @@ impl Connection {
 
     /// Goes by other users; `false`: it ends, since it acts for nobody, or may do less than it was let in for.
     pub(in crate::worker_thread) fn follow(&self, access: &Access) -> bool {
-        let mut state = self.state.borrow_mut();
-        // Who has not greeted is judged then.
-        if state.principal.client.is_none() || state.ending.closing || state.ending.why.is_some() {
-            return true;
-        }
-        let text = match access.rights_again(&state.principal.credentials, &state.principal.rights) {
-            Ok(rights) => {
-                state.principal.rights = rights;
-                return true;
-            }
-            Err(text) => text,
-        };
-        state.principal.rights = Arc::new(Rights::while_forming());
-        state.principal.is_stranger = true;
-        state.pending.drop_streams();
-        state.ending.why = Some(text);
-        let ends = state.end_without_verbs();
-        drop(state);
-        if ends {
-            self.bell.notify_one();
-        }
-        !ends
+        let state = &mut *self.state.borrow_mut();
+        let Some(refusal) = state.lifecycle.follow(access, &mut state.pending) else { return true };
+        self.take_leave(state, &refusal);
+        false
     }
 
     /// A status or a verb waits for its answer from here on; `false`: as many do as may.
@@ -98,26 +80,19 @@ impl Connection {
         self.state.borrow_mut().pending.control_begins()
     }
 
-    /// One is answered. Whoever switched access control on, or took the own role, hears that before it ends.
+    /// One is answered.
     pub fn control_ends(&self) {
-        let mut state = self.state.borrow_mut();
+        let state = &mut *self.state.borrow_mut();
         state.pending.control_ends();
-        if state.end_without_verbs() {
-            self.bell.notify_one();
+        if let Some(refusal) = state.lifecycle.farewell(&state.pending) {
+            self.take_leave(state, &refusal);
         }
     }
-}
 
-impl State {
-    /// Ends the connection, if it is to end and no verb waits; whether it does.
-    fn end_without_verbs(&mut self) -> bool {
-        if self.pending.has_control() {
-            return false;
-        }
-        let Some(text) = self.ending.why.take() else { return false };
-        self.refuse(0, &Refused::Unauthenticated { text });
-        self.ending.closing = true;
-        true
+    /// Says this last.
+    fn take_leave(&self, state: &mut State, refusal: &Refused) {
+        state.refuse(0, refusal);
+        self.bell.notify_one();
     }
 }
 
@@ -171,10 +146,7 @@ pub(super) fn greet(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>,
     let credentials = Credentials { token: hello.token.as_ref().map(Token::hash), certificate };
     match shared.cluster.access().rights(&credentials) {
         Ok(rights) => {
-            let mut state = connection.state.borrow_mut();
-            state.principal.rights = Arc::clone(rights);
-            state.principal.credentials = credentials;
-            state.principal.client = Some(hello.client);
+            connection.state.borrow_mut().lifecycle.let_in(hello.client, Arc::clone(rights), credentials);
         }
         Err(stranger) => return turn_away(thread, connection, stream, &stranger),
     }
@@ -188,7 +160,7 @@ fn turn_away(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>, stream
     let from = From::of(connection);
     tracing::warn!(from = %from.host, port = from.port, "a client is refused: {stranger}");
     let shared = Arc::clone(&thread.borrow().shared);
-    connection.state.borrow_mut().principal.is_stranger = true;
+    connection.state.borrow_mut().lifecycle.turn_away();
     if !shared.usage.stranger_waits(STRANGERS_MAX) {
         return connection.close();
     }

@@ -24,9 +24,8 @@ use bytes::{Bytes, BytesMut};
 use coppice_client::channel::Channel;
 use coppice_client::tls::Tls;
 use coppice_client::tls::names::Names;
-use coppice_client::wire::{ClientId, PartitionId};
-use coppice_core::access::{Credentials, Rights};
-use coppice_core::connection::{Asker, FrameSink, Pending, Slice};
+use coppice_client::wire::PartitionId;
+use coppice_core::connection::{Asker, FrameSink, Lifecycle, Pending, Slice};
 use coppice_core::cost::{Account, Charge, ClientBytes};
 use coppice_core::replica::QueryPart;
 use coppice_core::request::Reply;
@@ -79,28 +78,6 @@ pub struct Connection {
     bell: Notify,
 }
 
-/// Whom a connection acts for.
-struct Principal {
-    client: Option<ClientId>,
-    /// What it may do; nothing before its hello.
-    rights: Arc<Rights>,
-    /// Why: judged again when the users change.
-    credentials: Credentials,
-    /// It showed wrong credentials: nothing more is read, and the answer is late.
-    is_stranger: bool,
-}
-
-/// How a connection ends.
-#[derive(Default)]
-struct Ending {
-    /// It ends when its verbs are answered, and why.
-    why: Option<String>,
-    /// No more is read; what is queued is still written.
-    closing: bool,
-    /// It ends as soon as nothing waits on it: the certificates that it began with have been replaced.
-    retiring: bool,
-}
-
 /// Answers that are not in the outbox yet.
 #[derive(Default)]
 struct Answers {
@@ -126,8 +103,7 @@ impl Charges {
 }
 
 struct State {
-    principal: Principal,
-    ending: Ending,
+    lifecycle: Lifecycle,
     outbox: Outbox,
     answers: Answers,
     charges: Charges,
@@ -142,13 +118,7 @@ impl Connection {
     /// A connection over `stream`.
     pub fn new((thread, id): (usize, u64), stream: Channel, shared: Arc<Shared>) -> Rc<Connection> {
         let state = RefCell::new(State {
-            principal: Principal {
-                client: None,
-                rights: Arc::new(Rights::while_forming()),
-                credentials: Credentials::default(),
-                is_stranger: false,
-            },
-            ending: Ending::default(),
+            lifecycle: Lifecycle::default(),
             outbox: Outbox::default(),
             answers: Answers::default(),
             charges: Charges::new(new_account(&shared, ClientBytes::default())),
@@ -168,8 +138,8 @@ impl Connection {
 
     /// Who asks with a request of this connection.
     fn asker<'a>(&self, state: &'a State) -> Asker<'a> {
-        let Principal { client, rights, .. } = &state.principal;
-        let (client, owner) = (client.unwrap_or_default(), rights.owner());
+        let lifecycle = &state.lifecycle;
+        let (client, owner) = (lifecycle.client().unwrap_or_default(), lifecycle.rights().owner());
         Asker { connection: (self.thread as u16, self.id), client, owner, account: &state.charges.account }
     }
 
@@ -180,7 +150,7 @@ impl Connection {
 
     /// Ends it after what is queued is written.
     pub fn close(&self) {
-        self.state.borrow_mut().ending.closing = true;
+        self.state.borrow_mut().lifecycle.close();
         self.bell.notify_one();
     }
 
@@ -188,8 +158,8 @@ impl Connection {
     pub fn candidate(&self) -> Option<Candidate> {
         let state = self.state.borrow();
         let replies = state.outbox.is_empty() && state.answers.small.is_empty() && state.answers.large.is_empty();
-        let idle = state.pending.is_idle() && replies && !state.ending.closing;
-        idle.then(|| Candidate { id: self.id, greeted: state.principal.client.is_some(), heard: self.heard.get() })
+        let idle = state.pending.is_idle() && replies && !state.lifecycle.is_closing();
+        idle.then(|| Candidate { id: self.id, greeted: state.lifecycle.client().is_some(), heard: self.heard.get() })
     }
 
     /// Queues the answer to a request of this connection.
@@ -283,9 +253,7 @@ impl Connection {
 
     fn may_read(&self) -> bool {
         let state = self.state.borrow();
-        !state.ending.closing
-            && !state.principal.is_stranger
-            && state.pending.may_read(&state.charges.account, state.outbox.bytes())
+        state.lifecycle.may_read() && state.pending.may_read(&state.charges.account, state.outbox.bytes())
     }
 
     /// Whether the client has taken nothing of what waits for it for so long (`limits.stalled_reader`).
@@ -317,7 +285,7 @@ impl Connection {
 
     /// Ends it as soon as nothing waits on it.
     pub fn retire(&self) {
-        self.state.borrow_mut().ending.retiring = true;
+        self.state.borrow_mut().lifecycle.retire();
         self.bell.notify_one();
     }
 }

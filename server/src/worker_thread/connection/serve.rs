@@ -8,7 +8,7 @@ use std::time::{Duration, Instant as Clock};
 use bytes::BytesMut;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{Frame, FrameDecoder, Kind, encode_frame};
-use coppice_core::connection::{Dispatch, Pending, RefusedFrame, Slice, decode, frame_bytes_max};
+use coppice_core::connection::{Dispatch, Pending, RefusedFrame, Slice, Unwritten, decode, frame_bytes_max};
 use coppice_core::worker::Input;
 
 use super::partial_frame::PartialFrame;
@@ -52,14 +52,14 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
         let waits = arriving.must_wait();
         let (pending, finished, greeted, unread) = {
             let state = connection.state.borrow();
-            let idle = state.pending.is_empty() && state.answers.small.is_empty() && state.answers.large.is_empty();
-            let leaves = draining.is_draining() || (state.ending.retiring && !state.pending.has_parts());
             let sends = state.pending.may_send();
             let unsent = !state.outbox.is_empty() || connection.stream.is_unsent();
             let pending =
                 unsent || !state.answers.large.is_empty() || (sends && draining.usage.may_scan(state.scan_bytes));
-            let finished = !unsent && (state.ending.closing || (leaves && idle));
-            (pending, finished, state.principal.client.is_some(), unsent)
+            let answers = !state.answers.small.is_empty() || !state.answers.large.is_empty();
+            let unwritten = Unwritten { answers, frames: unsent };
+            let finished = state.lifecycle.is_over(draining.is_draining(), &state.pending, unwritten);
+            (pending, finished, state.lifecycle.client().is_some(), unsent)
         };
         if finished {
             break;
@@ -105,7 +105,7 @@ pub async fn serve(thread: Rc<RefCell<WorkerThread>>, connection: Rc<Connection>
         }
     }
     thread.borrow_mut().connections.remove(connection.id);
-    if let Some(client) = connection.state.borrow().principal.client {
+    if let Some(client) = connection.state.borrow().lifecycle.client() {
         draining.clients().ended(client, (connection.thread, connection.id));
     }
     {

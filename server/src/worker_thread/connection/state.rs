@@ -57,7 +57,7 @@ impl State {
 
     /// No more is read, and nothing more written.
     pub(super) fn end(&mut self) {
-        self.ending.closing = true;
+        self.lifecycle.close();
         self.outbox.clear();
         self.answers.small.clear();
         self.answers.large.clear();
@@ -143,7 +143,7 @@ pub(super) fn refuse_and_close(thread: &RefCell<WorkerThread>, connection: &Conn
     {
         let mut state = connection.state.borrow_mut();
         state.refuse(stream, &refusal);
-        state.ending.closing = true;
+        state.lifecycle.close();
     }
     thread.borrow_mut().touch_connection(connection);
 }
