@@ -6,12 +6,9 @@ use std::time::{Duration, Instant as Clock};
 
 use bytes::BytesMut;
 use coppice_client::channel::Channel;
-use coppice_client::wire::{FrameDecoder, Kind, NodeId};
-use coppice_core::handshake::refusal_text;
-use coppice_core::multicast::message;
-use coppice_core::wire::peer;
+use coppice_client::wire::{FrameDecoder, NodeId};
+use coppice_core::connection::{PeerDispatch, PeerFrameError, decode_peer};
 use coppice_core::wire::peer_frame;
-use coppice_core::worker::Input;
 
 use super::{RETIRE_WITHIN, TURN_TIME_MAX, WorkerThread};
 
@@ -99,44 +96,20 @@ fn hand_on(
                 return (FrameOutcome::Bad, false);
             }
         };
-        if Kind::from_u8(frame.kind) == Some(Kind::Refused) {
-            let reason = refusal_text(&frame.body);
-            tracing::warn!(%node, %reason, "another node refuses this one");
-            return (FrameOutcome::Bad, false);
-        }
-        if frame.kind == peer_frame::DURABLE
-            && let Some(lsn) = frame.body.first_chunk()
-        {
-            thread.borrow().shared.own.incarnations.told(node, u64::from_le_bytes(*lsn));
-            continue;
-        }
-        if frame.kind == peer_frame::FULL
-            && let Some(full) = frame.body.first()
-        {
-            thread.borrow().shared.peers.set_full(node, *full != 0);
-            continue;
-        }
-        if frame.kind == peer_frame::ALIVE {
-            continue;
-        }
-        if frame.kind == peer_frame::ECHO {
-            handed = FrameOutcome::Asked;
-            continue;
-        }
-        let read = match frame.kind {
-            peer_frame::MESSAGES => {
-                peer::decode(frame.body).map(|envelopes| thread.borrow_mut().input(Input::Peers { node, envelopes }))
-            }
-            peer_frame::MULTICAST => message::decode(&frame.body)
-                .map(|messages| thread.borrow_mut().input(Input::Multicast { node, messages })),
-            _ => {
-                tracing::warn!(%node, kind = frame.kind, "a peer sent a frame of an unknown kind; its connection is closed");
+        match decode_peer(node, frame) {
+            Ok(PeerDispatch::Worker(input)) => thread.borrow_mut().input(input),
+            Ok(PeerDispatch::Durable(lsn)) => thread.borrow().shared.own.incarnations.told(node, lsn),
+            Ok(PeerDispatch::Full(full)) => thread.borrow().shared.peers.set_full(node, full),
+            Ok(PeerDispatch::Alive) => {}
+            Ok(PeerDispatch::Echo) => handed = FrameOutcome::Asked,
+            Err(PeerFrameError::Refused(reason)) => {
+                tracing::warn!(%node, %reason, "another node refuses this one");
                 return (FrameOutcome::Bad, false);
             }
-        };
-        if let Err(error) = read {
-            tracing::warn!(%node, %error, "a peer's message cannot be read; its connection is closed");
-            return (FrameOutcome::Bad, false);
+            Err(error) => {
+                tracing::warn!(%node, %error, "what a peer sent is no message; its connection is closed");
+                return (FrameOutcome::Bad, false);
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use coppice_client::wire::{
     ScanOptions, Shape as Reshaping, Ticket as WireTicket, UserChange,
 };
 use coppice_core::access::Users;
+use coppice_core::connection::decode_peer;
 use coppice_core::handshake::{self, PEER_PROTOCOL, PeerHello, PeerWelcome, Presence, Purpose};
 use coppice_core::incarnation::claim::IncarnationClaim;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply, Reshape};
@@ -72,11 +73,7 @@ pub fn run_frames(bytes: &[u8]) -> bool {
         while let Ok(Some(frame)) = decoder.next_frame() {
             assert!(frame.body.len() <= bytes.len());
             understood = true;
-            match frame.kind {
-                peer_frame::MESSAGES => _ = peer::decode(frame.body),
-                peer_frame::MULTICAST => _ = message::decode(&frame.body),
-                _ => {}
-            }
+            _ = decode_peer(NodeId(2), frame);
         }
         let room = decoder.space().capacity();
         assert!(room <= 4 * bytes.len() + 16_384, "{room} bytes of room for {}", bytes.len());

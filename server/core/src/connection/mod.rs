@@ -8,6 +8,7 @@ mod authorization;
 mod hello;
 mod lifecycle;
 mod packs;
+mod peer;
 mod pending;
 mod streams;
 
@@ -23,6 +24,7 @@ use coppice_client::wire::{
 };
 pub use hello::{FEATURES, GreetedNode, greet};
 pub use lifecycle::{Lifecycle, Unwritten};
+pub use peer::{PeerDispatch, PeerFrameError, decode_peer};
 pub use pending::Pending;
 pub use streams::{FrameSink, Slice};
 
