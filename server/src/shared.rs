@@ -6,12 +6,13 @@ mod own;
 mod peers;
 mod usage;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use coppice_client::tls::Tls;
 use coppice_client::wire::NodeId;
+use coppice_core::connection::ClientConnections;
 use coppice_core::handshake::{Objection, PEER_PROTOCOL, PeerHello, Presence, Purpose};
 
 pub use self::cluster_view::ClusterView;
@@ -23,7 +24,6 @@ use crate::datadir::DataDirError;
 use crate::logging::Logging;
 use crate::messages::{TellControl, ToControl};
 use crate::metrics;
-use crate::net::clients::ClientConnections;
 use crate::net::peer_slots::PeerSlots;
 
 /// What the log says of a node that has forgotten promises.
@@ -43,7 +43,7 @@ pub struct Shared {
     /// What clients use of the node.
     pub usage: Usage,
     control: TellControl,
-    clients: ClientConnections,
+    clients: Mutex<ClientConnections>,
     peer_slots: PeerSlots,
     durable_lsn: AtomicU64,
     /// Nanoseconds that threads spent looking for work.
@@ -74,7 +74,7 @@ impl Shared {
             config,
             metrics,
             control,
-            clients: ClientConnections::default(),
+            clients: Mutex::default(),
             peer_slots: PeerSlots::default(),
             durable_lsn: AtomicU64::new(0),
             looked: AtomicU64::new(0),
@@ -175,8 +175,8 @@ impl Shared {
     }
 
     /// On which connection each client is reached.
-    pub fn clients(&self) -> &ClientConnections {
-        &self.clients
+    pub fn clients(&self) -> MutexGuard<'_, ClientConnections> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Connections of other nodes.

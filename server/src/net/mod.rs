@@ -1,6 +1,5 @@
 //! What goes over sockets, whoever owns them: links to other nodes, handshakes, what waits to be written.
 
-pub mod clients;
 pub mod dial;
 pub mod eviction;
 pub mod fault;

@@ -169,8 +169,9 @@ impl WorkerThread {
         let Some(connection) = self.connections.get(id).cloned() else {
             return self.input(Input::Unclaimed(part));
         };
-        if !connection::may_give(&connection, &part.partition_query, part.position.partition) {
-            return;
+        if !connection.rights().part(&part.partition_query) {
+            let partition = part.position.partition;
+            return tracing::warn!(%partition, "a part of a query is withheld: its client may not read it");
         }
         connection.add_part(*part, self.now());
         self.touch_connection(&connection);

@@ -332,7 +332,7 @@ impl World {
         let ok = ok && line.node_open;
         if !ok {
             line.client_open = false;
-            self.lines.open.remove(&number);
+            self.lines.remove(number);
         }
         let reason = "refused the connection".to_owned();
         let input = if ok { Input::Connected(connection) } else { Input::Disconnected { connection, reason } };
@@ -344,7 +344,7 @@ impl World {
         let Some(line) = self.lines.open.get(&number) else { return };
         let (client, connection) = (line.client, line.id);
         if !line.client_open {
-            self.lines.open.remove(&number);
+            self.lines.remove(number);
             return;
         }
         self.leave_line(number);

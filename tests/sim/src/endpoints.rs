@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{
-    ClientId, FEATURE_COLLECT, Frame, Kind, NodeId, NodeIdentity, PartitionId, RepliesWriter, encode_frame,
+    FEATURE_COLLECT, Frame, Kind, NodeId, NodeIdentity, PartitionId, RepliesWriter, encode_frame,
 };
 use coppice_core::connection::{
     Asker, Dispatch, FEATURES, GreetedNode, Pending, Slice, decode, frame_bytes_max, greet, map_reply,
@@ -19,7 +19,7 @@ use coppice_core::worker::Input;
 use coppice_ordering::Time;
 
 use super::events::{Event, Mail};
-use super::lines::{INFLIGHT, Line, LineId};
+use super::lines::{INFLIGHT, LineId};
 use super::plan::MS;
 use super::store::CLUSTER;
 use super::world::World;
@@ -55,7 +55,7 @@ impl World {
         match Dispatch::new(asked, stream, &asker) {
             Dispatch::Worker(input) => self.admit(number, (stream, frame.body.len()), &account, input),
             Dispatch::Hello(hello) => {
-                line.greeted = Some(hello.client);
+                self.lines.greets(number, hello.client);
                 match greet(&hello, &self.greeted_node(node)) {
                     Ok(reply) => encode_control(&mut out, Kind::HelloOk, stream, &reply),
                     Err(refusal) => return self.fail("wire", format!("a client is turned away: {refusal:?}")),
@@ -219,13 +219,6 @@ impl World {
         }
     }
 
-    /// The newest connection of a client at a node.
-    pub fn line_of(&self, node: usize, client: ClientId) -> Option<LineId> {
-        let is_it = |line: &Line| line.node == node && line.node_open && line.greeted == Some(client);
-        let lines = self.lines.open.iter().filter(|(_, line)| is_it(line)).map(|(&number, _)| number);
-        lines.max_by_key(|(_, count)| *count)
-    }
-
     /// The name of a new connection: the worker that it comes to stands in it.
     pub fn name_line(&mut self) -> LineId {
         self.lines.opened += 1;
@@ -255,10 +248,8 @@ impl World {
     /// A connection breaks: what is under way may still arrive, or not.
     pub fn cut_line(&mut self, number: LineId) {
         let at = self.now + self.net.delay();
-        if self.net.either()
-            && let Some(line) = self.lines.open.get_mut(&number)
-        {
-            line.node_open = false;
+        if self.net.either() {
+            self.lines.ends_at_node(number);
         }
         self.schedule(at, Event::Lost { line: number });
     }
@@ -268,7 +259,7 @@ impl World {
     pub fn leave_line(&mut self, number: LineId) {
         let arrives = self.net.either();
         let Some(line) = self.lines.open.get_mut(&number).filter(|line| arrives && line.node_open) else {
-            self.lines.open.remove(&number);
+            self.lines.remove(number);
             return;
         };
         line.client_open = false;
@@ -282,11 +273,11 @@ impl World {
         let lines: Vec<LineId> =
             self.lines.open.iter().filter(|(_, line)| line.node == node).map(|(&line, _)| line).collect();
         for number in lines {
+            self.lines.ends_at_node(number);
             let Some(line) = self.lines.open.get_mut(&number) else { continue };
-            line.node_open = false;
             line.pending = Pending::new(INFLIGHT);
             if !line.client_open {
-                self.lines.open.remove(&number);
+                self.lines.remove(number);
                 continue;
             }
             let at = self.now + if self.net.either() { self.net.delay() } else { 3_000 * MS };

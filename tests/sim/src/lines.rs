@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use coppice_client::session::ConnectionId;
 use coppice_client::wire::{ClientId, FrameDecoder};
-use coppice_core::connection::Pending;
+use coppice_core::connection::{ClientConnections, Pending};
 
 use super::plan::Nanos;
 
@@ -21,6 +21,37 @@ pub struct Lines {
     pub open: BTreeMap<LineId, Line>,
     /// How many there were.
     pub opened: u64,
+    /// Of each node, where its clients are reached.
+    clients: BTreeMap<usize, ClientConnections>,
+}
+
+impl Lines {
+    /// A client says hello.
+    pub fn greets(&mut self, number: LineId, client: ClientId) {
+        let Some(line) = self.open.get_mut(&number) else { return };
+        line.greeted = Some(client);
+        self.clients.entry(line.node).or_default().opened(client, number);
+    }
+
+    /// The node's process has it no more.
+    pub fn ends_at_node(&mut self, number: LineId) {
+        let Some(line) = self.open.get_mut(&number) else { return };
+        line.node_open = false;
+        if let (Some(client), Some(clients)) = (line.greeted, self.clients.get_mut(&line.node)) {
+            clients.ended(client, number);
+        }
+    }
+
+    /// Neither end has it any more.
+    pub fn remove(&mut self, number: LineId) {
+        self.ends_at_node(number);
+        self.open.remove(&number);
+    }
+
+    /// The newest connection of a client at a node.
+    pub fn newest(&self, node: usize, client: ClientId) -> Option<LineId> {
+        self.clients.get(&node)?.newest(client)
+    }
 }
 
 /// A connection, seen from both ends.

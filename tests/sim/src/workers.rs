@@ -139,7 +139,7 @@ impl World {
 
     /// A part for a client: it may be connected, to any worker.
     pub fn give_part(&mut self, node: usize, worker: usize, part: Box<QueryPart>) {
-        match self.line_of(node, part.partition_query.client) {
+        match self.lines.newest(node, part.partition_query.client) {
             Some(line) => self.stream_part(line, *part),
             None => {
                 self.coverage.note("query: a part waits for its client to connect");

@@ -5,6 +5,7 @@ use coppice_btree::Op;
 use coppice_client::wire::{Command, CommandsRequest, Permission, Request, Role};
 
 use crate::access::{Denial, Needs, Rights};
+use crate::multicast::PartitionQuery;
 
 /// Why a request is not admitted.
 #[derive(Debug)]
@@ -57,6 +58,13 @@ pub fn check(rights: &Rights, asked: &Request) -> Result<(), AdmissionError> {
             range(low, high.map(|high| &**high))
         }),
         Request::Query(asked) => range(&asked.low, asked.high.as_deref()),
+    }
+}
+
+impl Rights {
+    /// Whether a part of this query may go to a connection with these rights: it comes unasked, to whom the query names.
+    pub fn part(&self, query: &PartitionQuery) -> bool {
+        self.range(Role::Read, &query.low, query.high.as_deref())
     }
 }
 

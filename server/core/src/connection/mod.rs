@@ -5,6 +5,7 @@
 //! [`Dispatch`]; [`Pending`] holds what waits, [`Lifecycle`] says when it ends. None of them knows sockets, nor when something is read or written.
 
 mod authorization;
+mod clients;
 mod hello;
 mod lifecycle;
 mod packs;
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 
 pub use authorization::{AdmissionError, check};
 use bytes::Bytes;
+pub use clients::ClientConnections;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::frame::HEADER_BYTES;
 use coppice_client::wire::{

@@ -9,10 +9,9 @@ use std::time::Duration;
 use coppice_client::tls::names::Names;
 use coppice_client::token::Token;
 use coppice_client::wire::control::encode_control;
-use coppice_client::wire::{Hello, Kind, NodeIdentity, PartitionId, Refusal as Refused, Request as Asked, Role};
+use coppice_client::wire::{Hello, Kind, NodeIdentity, Refusal as Refused, Request as Asked};
 use coppice_core::access::{Access, CertificateName, Credentials, Denial, Rights, Stranger};
 use coppice_core::connection::{AdmissionError, FEATURES, GreetedNode, check};
-use coppice_core::multicast::PartitionQuery;
 
 use super::serve::put;
 use super::state::refuse_and_close;
@@ -35,7 +34,7 @@ impl Connection {
     }
 
     /// What it may do now.
-    pub(super) fn rights(&self) -> Arc<Rights> {
+    pub(in crate::worker_thread) fn rights(&self) -> Arc<Rights> {
         Arc::clone(self.state.borrow().lifecycle.rights())
     }
 
@@ -171,13 +170,4 @@ fn turn_away(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>, stream
         shared.usage.stranger_goes();
         refuse_and_close(&thread, &connection, stream, Refused::Unauthenticated { text });
     });
-}
-
-/// The part of a query may go to this connection: it comes unasked, to whom the query names.
-pub fn may_give(connection: &Connection, share: &PartitionQuery, partition: PartitionId) -> bool {
-    let allowed = connection.rights().range(Role::Read, &share.low, share.high.as_deref());
-    if !allowed {
-        tracing::warn!(%partition, "a part of a query is withheld: its client may not read it");
-    }
-    allowed
 }

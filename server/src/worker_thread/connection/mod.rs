@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
-pub use authorization::{STRANGERS_MAX, may_give};
+pub use authorization::STRANGERS_MAX;
 use bytes::{Bytes, BytesMut};
 use coppice_client::channel::Channel;
 use coppice_client::tls::Tls;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use coppice_btree::Value;
 use coppice_client::token::Token;
 use coppice_client::wire::control::encode_control;
@@ -216,6 +216,16 @@ fn a_role_for_one_prefix_adds_to_that_for_all() {
     for (what, asked, of_all, of_prefix) in rows() {
         assert_eq!(check(&both, &asked).is_ok(), of_all[0] || of_prefix[1], "{what}");
     }
+}
+
+/// The query asked at another node, perhaps for a client of another user.
+#[test]
+fn a_part_of_a_query_goes_to_whom_may_read_it() {
+    let (query, low, high) = (1, Bytes::from_static(b"a/"), Some(Bytes::from_static(b"a/z")));
+    let (client, replica, scan) = (ClientId(4), coppice_ordering::ReplicaId(1), ScanOptions::default());
+    let part = PartitionQuery { client, query, replica, low, high, scan, credit: 0 };
+    assert!(rights(&[(Role::Read, "a/")]).part(&part) && Rights::everything().part(&part));
+    assert!(!rights(&[(Role::Read, "b/")]).part(&part) && !Rights::while_forming().part(&part));
 }
 
 /// What operators did is in the log by its name, and without keys or secrets.

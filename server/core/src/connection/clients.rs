@@ -1,18 +1,18 @@
 //! On which connection of this node each client is reached: parts of its queries go there.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
 
 use coppice_client::wire::ClientId;
-use coppice_core::cost::ClientBytes;
 
-/// The connections of all clients, by any worker thread.
+use crate::cost::ClientBytes;
+
+/// The connections of all clients, of any worker.
 #[derive(Debug, Default)]
-pub struct ClientConnections(Mutex<HashMap<ClientId, Client>>);
+pub struct ClientConnections(BTreeMap<ClientId, Client>);
 
 #[derive(Debug, Default)]
 struct Client {
-    /// The worker thread that has each, and its number there.
+    /// The worker that has each, and its number there.
     connections: Vec<(usize, u64)>,
     bytes: ClientBytes,
 }
@@ -20,34 +20,30 @@ struct Client {
 impl ClientConnections {
     /// The connection that the client opened last, of those that stand.
     pub fn newest(&self, client: ClientId) -> Option<(usize, u64)> {
-        let connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.get(&client)?.connections.last().copied()
+        self.0.get(&client)?.connections.last().copied()
     }
 
     /// A client said hello on this connection. A client may have several for a while: one that tries another beside a
     /// silent one goes on with whichever is heard first.
     ///
     /// Returns the bytes that the client holds, on all of them.
-    pub fn opened(&self, client: ClientId, connection: (usize, u64)) -> ClientBytes {
-        let mut connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = connections.entry(client).or_default();
+    pub fn opened(&mut self, client: ClientId, connection: (usize, u64)) -> ClientBytes {
+        let known = self.0.entry(client).or_default();
         known.connections.push(connection);
         ClientBytes::clone(&known.bytes)
     }
 
     /// How many connections have said whose they are.
     pub fn connections(&self) -> usize {
-        let connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        connections.values().map(|client| client.connections.len()).sum()
+        self.0.values().map(|client| client.connections.len()).sum()
     }
 
     /// A connection ended; the others of the client stay.
-    pub fn ended(&self, client: ClientId, connection: (usize, u64)) {
-        let mut connections = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = connections.get_mut(&client) {
+    pub fn ended(&mut self, client: ClientId, connection: (usize, u64)) {
+        if let Some(known) = self.0.get_mut(&client) {
             known.connections.retain(|&known| known != connection && !mutant!(spare_forgets_client));
             if known.connections.is_empty() {
-                connections.remove(&client);
+                self.0.remove(&client);
             }
         }
     }
@@ -61,7 +57,7 @@ mod tests {
     /// across partitions got no part from this node until it connected anew.
     #[test]
     fn a_client_that_closes_a_spare_connection_is_reached_on_the_other() {
-        let (clients, client) = (ClientConnections::default(), ClientId(7));
+        let (mut clients, client) = (ClientConnections::default(), ClientId(7));
         clients.opened(client, (0, 1));
         clients.opened(client, (1, 1));
         assert_eq!(clients.newest(client), Some((1, 1)));
@@ -74,7 +70,7 @@ mod tests {
     #[cfg(feature = "mutants")]
     #[test]
     fn a_client_that_is_forgotten_with_its_spare_connection_is_caught() {
-        let test = "net::clients::tests::a_client_that_closes_a_spare_connection_is_reached_on_the_other";
+        let test = "connection::clients::tests::a_client_that_closes_a_spare_connection_is_reached_on_the_other";
         planted::assert_caught("spare_forgets_client", test);
     }
 }
