@@ -62,7 +62,8 @@ pub fn check(rights: &Rights, asked: &Request) -> Result<(), AdmissionError> {
 }
 
 impl Rights {
-    /// Whether a part of this query may go to a connection with these rights: it comes unasked, to whom the query names.
+    /// Whether a part of this query may go to a connection with these rights: it comes unasked, to whom the query
+    /// names.
     pub fn part(&self, query: &PartitionQuery) -> bool {
         self.range(Role::Read, &query.low, query.high.as_deref())
     }

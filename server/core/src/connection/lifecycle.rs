@@ -108,8 +108,8 @@ impl Lifecycle {
         self.farewell(pending)
     }
 
-    /// What its client hears last, and it closes: once, if it lost its rights and no verb waits. Whoever switched access
-    /// control on, or took the own role, hears the answer to that first.
+    /// What its client hears last, and it closes: once, if it lost its rights and no verb waits. Whoever switched
+    /// access control on, or took the own role, hears the answer to that first.
     pub fn farewell<T>(&mut self, pending: &Pending<T>) -> Option<Refusal> {
         if pending.has_control() {
             return None;

@@ -1,8 +1,9 @@
-//! A client's connection as a node takes it: which frames it reads, what becomes of each request, and what of one
-//! connection may wait at a time. The counterpart for what goes back is `wire_reply`.
+//! A client's connection as a node takes it: when it is read, what becomes of each request, what of one connection may
+//! wait at a time, and when it ends. The words of what goes back are those of `wire_reply`.
 //!
 //! A driver reads a frame ([`decode`]), asks whether its sender may do that ([`check`]), and carries out the
-//! [`Dispatch`]; [`Pending`] holds what waits, [`Lifecycle`] says when it ends. None of them knows sockets, nor when something is read or written.
+//! [`Dispatch`]. [`Pending`] holds what waits, and [`Lifecycle`] says when the connection ends. None of them knows
+//! sockets. Frames of other nodes have [`decode_peer`].
 
 mod authorization;
 mod clients;
