@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, AdminRequest, ConfigRow, LinkFault, MapGet};
+use coppice_core::controller::ClusterState;
 use coppice_core::machine::directory::{DirectoryCommand, DirectoryReply};
 use coppice_core::question::{Answer, Asker, Question, QuestionRefusal};
 use coppice_core::settings::ClusterSettings;
@@ -90,7 +91,7 @@ impl Control {
 
     fn config_rows(&self) -> Vec<ConfigRow> {
         let defaults = ClusterSettings::default();
-        let cluster = self.settings.values.pairs().into_iter().map(|(key, value)| {
+        let cluster = self.controller.settings().pairs().into_iter().map(|(key, value)| {
             let origin = if defaults.get(key).as_deref() == Some(value.as_str()) { "default" } else { "cluster" };
             ConfigRow { key: key.to_owned(), value, origin: origin.to_owned(), cluster: true }
         });
@@ -98,7 +99,7 @@ impl Control {
     }
 
     fn config_set(&mut self, key: String, value: String, reply: oneshot::Sender<AdminReply>) {
-        let mut settings = self.settings.values.clone();
+        let mut settings = self.controller.settings().clone();
         if let Err(error) = settings.set(&key, &value).and_then(|()| settings.check()) {
             _ = reply.send(AdminReply::Failed(error.into()));
             return;
@@ -178,12 +179,8 @@ impl Control {
 
     /// The map, settings and users as this node knows them.
     pub(super) fn newest(&self) -> Answer {
-        Answer::Map {
-            map: (*self.shared.cluster.map()).clone(),
-            leaders: self.shared.cluster.leaders().into_iter().collect(),
-            settings: self.settings.pairs.clone(),
-            users: self.shared.cluster.access().users().clone(),
-        }
+        let ClusterState { map, settings, users } = self.controller.cluster_state();
+        Answer::Map { map, leaders: self.shared.cluster.leaders().into_iter().collect(), settings, users }
     }
 
     /// A node without the directory, or whose replica of it knows no leader, asks the others for a newer map: one that

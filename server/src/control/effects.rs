@@ -14,6 +14,7 @@ use super::directory::decide_here;
 use super::topology::{ASK_TIMEOUT, configure};
 use crate::rpc::ask;
 use crate::start_error::StorageError;
+use crate::worker_thread::WorkerThread;
 
 impl Control {
     pub(super) fn perform(&mut self, effect: Effect) {
@@ -29,7 +30,20 @@ impl Control {
             }
             Effect::Remove(group, replica) => self.remove(group, replica),
             Effect::Map(map) => self.use_map(map),
-            Effect::Adopt(state) => self.adopt(state.map.clone(), state.settings.clone(), state.users.clone()),
+            Effect::SettingsUnknown => {
+                tracing::warn!("the directory holds settings that this version does not know; the known ones stay");
+            }
+            Effect::Access { access, is_followed } => {
+                shared.cluster.set_access(Arc::clone(&access));
+                if is_followed {
+                    let users = access.users().len();
+                    tracing::info!(on = access.is_on(), users, "access control follows the directory");
+                    self.outbox.on_all(|| {
+                        let access = Arc::clone(&access);
+                        move |thread: &mut WorkerThread| thread.apply_access(&access)
+                    });
+                }
+            }
             Effect::AskForMap => self.ask_for_the_map(),
             Effect::Fetch { fetch, group, from, least } => super::snapshots::fetch(self, fetch, group, from, least),
             Effect::Admit(fetch, may) => {
@@ -43,7 +57,7 @@ impl Control {
                 leaders.into_iter().for_each(|(group, leader)| news |= shared.cluster.set_leader(group, Some(leader)));
                 if news {
                     // The workers look at who leads where when their turns begin.
-                    self.outbox.on_all(|| |thread: &mut crate::worker_thread::WorkerThread| thread.look());
+                    self.outbox.on_all(|| |thread: &mut WorkerThread| thread.look());
                 }
             }
             Effect::Tell(nodes, state) => {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::access::{Access, Users};
-use coppice_core::controller::{self, RecoveredReplica};
+use coppice_core::access::Users;
+use coppice_core::controller::{self, ClusterState, RecoveredReplica};
 use coppice_core::incarnation::fence::Fence;
 use coppice_core::replay::{Entry as LogEntry, GroupReplay};
 use coppice_core::replica_manager::Start;
@@ -47,7 +47,6 @@ impl Control {
         self.shared.own.fence.with(Fence::begins);
         self.shared.own.set_claim(opened.claim);
         self.shared.own.set_identity(opened.identity);
-        self.tell(controller::Input::Identity(opened.identity.node));
         let checkpointer = self.storage.checkpoints.as_ref().map(|(_, checkpointer)| Arc::downgrade(checkpointer));
         let checkpointer = checkpointer.unwrap_or_default();
         for thread in 0..self.shared.workers.count() {
@@ -56,16 +55,9 @@ impl Control {
         }
         self.storage.log = Some(opened.writer);
         self.link_to_seeds();
-        let kept = self.storage.home.read_map().and_then(|kept| postcard::from_bytes::<SavedMap>(&kept).ok());
-        let kept = kept.filter(|(map, ..)| map.check().is_ok());
-        match &kept {
-            Some((_, pairs, users)) => {
-                self.settings.take(pairs);
-                self.tell_settings();
-                _ = self.shared.cluster.set_access(Access::new(users.clone()));
-            }
-            None => _ = self.shared.cluster.set_access(Access::unknown()),
-        }
+        let kept = self.storage.home.read_map().and_then(|kept| postcard::from_bytes::<ClusterState>(&kept).ok());
+        let kept = kept.map(Arc::new);
+        self.tell(controller::Input::Identity(opened.identity.node, kept.clone()));
         for (group, replay) in opened.replay.groups {
             self.restart(PartitionId(group.0), replay)?;
         }
@@ -79,8 +71,8 @@ impl Control {
         self.delete_stale_checkpoints();
         // What the seeds do not name is found by the map as it was before; it may be old, so others are asked all the
         // same.
-        if let Some((map, ..)) = kept {
-            self.tell(controller::Input::Map(Arc::new(map)));
+        if let Some(kept) = kept {
+            self.tell(controller::Input::Map(Arc::new(kept.map.clone())));
         }
         match self.storage.home.read_copy() {
             Some(text) => {
@@ -97,7 +89,7 @@ impl Control {
     fn await_fence(&self) {
         let nodes = self.controller.neighbours(self.shared.config.seeds.len() as u32);
         self.shared.own.fence.with(|fence| fence.expects(nodes));
-        let (shared, timeout) = (Arc::clone(&self.shared), self.settings.values.election_timeout);
+        let (shared, timeout) = (Arc::clone(&self.shared), self.controller.settings().election_timeout);
         crate::task::spawn(async move {
             tokio::time::sleep(timeout).await;
             let missing = shared.own.fence.with(Fence::ends);
@@ -244,15 +236,9 @@ impl Control {
         });
     }
 
-    /// Uses `map` if it is newer: links to its nodes, replicas that it names for this node, and no others.
+    /// Another node says that the directory holds this.
     pub(super) fn adopt(&mut self, map: PartitionMap, settings: BTreeMap<String, String>, users: Users) {
-        if map.check().is_err() || map.version < self.shared.cluster.map().version {
-            return;
-        }
-        self.apply_settings(&settings);
-        // Before the map is: whoever meets a node that knows its map meets the users of that map.
-        self.apply_users(users);
-        self.tell(controller::Input::Map(Arc::new(map)));
+        self.tell(controller::Input::Adopt(Arc::new(ClusterState { map, settings, users })));
     }
 
     /// The controller uses this map: so do the links, and the next start.
@@ -269,9 +255,7 @@ impl Control {
         if own.and_then(|own| map.node(own)).is_some_and(|node| node.state == NodeState::Removed) {
             tracing::warn!("this node was removed from its cluster: it may be stopped, and its data directory deleted");
         }
-        let kept: SavedMap =
-            ((*map).clone(), self.settings.pairs.clone(), self.shared.cluster.access().users().clone());
-        let kept = postcard::to_stdvec(&kept).expect("a map is plain data");
+        let kept = postcard::to_stdvec(&self.controller.cluster_state()).expect("a map is plain data");
         if let Err(error) = self.storage.home.write_map(&kept) {
             tracing::warn!(%error, "the partition map was not kept for the next start");
         }
@@ -321,39 +305,4 @@ impl Control {
         }
         tracing::info!(partition = %group, %replica, "the replica here was removed");
     }
-
-    /// Goes by these users from now on, and so do the connections that stand.
-    fn apply_users(&mut self, users: Users) {
-        // Unknown users are nobody's, although they look like none.
-        if users == *self.shared.cluster.access().users() && self.shared.cluster.map().version.0 > 0 {
-            return;
-        }
-        let access = self.shared.cluster.set_access(Access::new(users));
-        tracing::info!(on = access.is_on(), users = access.users().len(), "access control follows the directory");
-        for thread in 0..self.shared.workers.count() {
-            let access = Arc::clone(&access);
-            self.outbox.on_thread(thread, move |thread| thread.apply_access(&access));
-        }
-    }
-
-    /// Uses the cluster's settings, as the directory has them.
-    pub(super) fn apply_settings(&mut self, pairs: &BTreeMap<String, String>) {
-        let told = std::mem::replace(&mut self.settings.told, true);
-        if !self.settings.take(pairs) && told {
-            return;
-        }
-        self.tell_settings();
-    }
-
-    fn tell_settings(&mut self) {
-        let is_told = self.settings.told;
-        for thread in 0..self.shared.workers.count() {
-            let settings = self.settings.values.clone();
-            self.outbox.on_thread(thread, move |thread| thread.apply_settings(&settings, is_told));
-        }
-        self.tell(controller::Input::Settings(Arc::new(self.settings.values.clone())));
-    }
 }
-
-/// What a node keeps for its next start: the map, and the settings and users as the directory had them.
-type SavedMap = (PartitionMap, BTreeMap<String, String>, Users);

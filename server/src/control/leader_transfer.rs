@@ -88,7 +88,7 @@ pub(super) fn answer_transfer(
 /// The controller has the leader of a group transfer its leadership.
 pub(super) fn request(control: &Control, leader: NodeId, partition: PartitionId, to: NodeId) {
     tracing::info!(%partition, from = %leader, %to, "leader transfer begins");
-    let (shared, within) = (Arc::clone(&control.shared), control.settings.values.leader_transfer_timeout);
+    let (shared, within) = (Arc::clone(&control.shared), control.controller.settings().leader_transfer_timeout);
     crate::task::spawn(async move {
         if is_own(&shared, leader) {
             _ = transfer_here(&shared, (partition, to), within).await;

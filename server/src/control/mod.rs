@@ -33,7 +33,6 @@ use coppice_client::map::Addresses;
 use coppice_client::wire::AdminReply;
 use coppice_core::bootstrap::Bootstrap;
 use coppice_core::controller::{self, Controller, FetchId, VerbId};
-use coppice_core::settings::ClusterSettings;
 use coppice_core::survey::Schedule;
 use coppice_ordering::Time;
 pub use handle::{Event, Handle};
@@ -89,33 +88,6 @@ struct Verbs {
     transfers: leader_transfer::Waiting,
 }
 
-/// The cluster's settings, as this node knows them.
-#[derive(Default)]
-struct KnownSettings {
-    values: ClusterSettings,
-    /// The directory, or a node that knows it, has told them since this process began.
-    told: bool,
-    /// As the directory has them: those that differ from their defaults.
-    pairs: BTreeMap<String, String>,
-}
-
-impl KnownSettings {
-    /// Whether these differ from those in use. Those of a version that knows more are not used.
-    fn take(&mut self, pairs: &BTreeMap<String, String>) -> bool {
-        if *pairs == self.pairs {
-            return false;
-        }
-        self.pairs = pairs.clone();
-        let Ok(settings) = ClusterSettings::of_pairs(pairs) else {
-            tracing::warn!("the directory holds settings that this version does not know; the known ones stay");
-            return false;
-        };
-        let differ = settings != self.values;
-        self.values = settings;
-        differ
-    }
-}
-
 /// Where this node serves, and the task that tells the directory so.
 struct Announcement {
     addresses: Addresses,
@@ -134,7 +106,6 @@ pub struct Control {
     offers: BTreeMap<FetchId, std::sync::mpsc::SyncSender<bool>>,
     verbs: Verbs,
     bootstrap: Bootstrap,
-    settings: KnownSettings,
     announcement: Announcement,
     started: Instant,
     rates: Rates,
@@ -162,7 +133,6 @@ impl Control {
             offers: BTreeMap::new(),
             verbs: Verbs::default(),
             bootstrap: Bootstrap::default(),
-            settings: KnownSettings::default(),
             announcement: Announcement { addresses, task: None },
             started,
             rates: Rates::default(),

@@ -26,7 +26,7 @@ pub(super) fn answer_tuning(control: &mut Control, local: bool, reply: oneshot::
 
 fn tuning(control: &Control, local: bool) -> impl Future<Output = AdminReply> + use<> {
     let shared = Arc::clone(&control.shared);
-    let on = control.settings.values.auto_tuning;
+    let on = control.controller.settings().auto_tuning;
     async move {
         let question = Question::Admin(AdminRequest::Tuning { local: true });
         let others = (!local).then(|| survey(&shared, &question, ASK_TIMEOUT, survey::tuning));

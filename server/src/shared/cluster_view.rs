@@ -41,10 +41,8 @@ impl ClusterView {
 
     /// Goes by `access` from now on: whoever connects at once, and each connection that stands when its worker thread
     /// is told.
-    pub fn set_access(&self, access: Access) -> Arc<Access> {
-        let access = Arc::new(access);
-        *self.access.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&access);
-        access
+    pub fn set_access(&self, access: Arc<Access>) {
+        *self.access.write().unwrap_or_else(PoisonError::into_inner) = access;
     }
 
     /// The leader of `group`, as this node knows it.

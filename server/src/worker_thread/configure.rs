@@ -1,22 +1,15 @@
-//! What the control thread changes at a worker thread: settings, links to other nodes, users.
+//! What the control thread changes at a worker thread: links to other nodes, users.
 
 use std::sync::Arc;
 
 use coppice_client::wire::NodeId;
 use coppice_core::access::Access;
 use coppice_core::handshake::Purpose;
-use coppice_core::settings::ClusterSettings;
-use coppice_core::worker::{Input, WorkerSettings};
 
 use super::WorkerThread;
 use crate::net::link::{Link, Opening};
 
 impl WorkerThread {
-    /// Uses other settings from now on, which the directory may have told.
-    pub(crate) fn apply_settings(&mut self, settings: &ClusterSettings, is_told: bool) {
-        self.input(Input::Settings(Arc::new(WorkerSettings::of(settings, is_told))));
-    }
-
     /// Keeps a link to `node` at `address`.
     pub(crate) fn link_to(&mut self, node: NodeId, address: crate::config::Address) {
         if let Some(link) = self.links.get(&node) {

@@ -1,12 +1,14 @@
 //! Controllers of nodes: what they hear, and what they want, over the simulated disk and network. What a controller and
 //! the workers of its node tell each other takes its time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::controller::{Controller, Effect, Input, TransferOutcome};
+use coppice_core::access::Users;
+use coppice_core::controller::{ClusterState, Controller, Effect, Input, TransferOutcome};
 use coppice_core::machine::directory::DirectoryCommand;
 use coppice_core::replay::Entry;
 use coppice_core::request::{Origin, Reply, Request};
@@ -94,7 +96,7 @@ impl World {
     fn step_controller(&mut self, node: usize, input: Input) {
         let (now, boot, asked) = (self.now, self.nodes[node].boot, fingerprint::show_told(&input));
         let rare = Rare::of(&input);
-        let founds = matches!(input, Input::Report(Report::Led(PartitionId::DIRECTORY, _)) | Input::Tick);
+        let operates = matches!(input, Input::Report(Report::Led(PartitionId::DIRECTORY, _)) | Input::Tick);
         let mut effects = Vec::new();
         let local = self.nodes[node].clock.local(now);
         self.nodes[node].process.control.controller.step(local, input, &mut effects);
@@ -110,8 +112,8 @@ impl World {
             }
             self.perform(node, effect);
         }
-        if founds && self.nodes[node].boot == boot {
-            self.found_cluster(node);
+        if operates && self.nodes[node].boot == boot {
+            self.operate_directory(node);
         }
     }
 
@@ -132,13 +134,30 @@ impl World {
         }
     }
 
-    /// What `init` does, where the directory has a leader and holds nothing.
-    fn found_cluster(&mut self, node: usize) {
-        if self.nodes[node].process.control.controller.driven().is_some_and(|state| state.map.version.0 == 0) {
-            let create =
-                DirectoryCommand::Create { map: (*self.asked.first_map).clone(), settings: Default::default() };
-            self.decide(node, create);
+    /// What `init` does, where the directory has a leader and holds nothing; then what `config set` does, until it holds
+    /// the settings that are asked for.
+    pub fn operate_directory(&mut self, node: usize) {
+        let Some(state) = self.nodes[node].process.control.controller.driven().cloned() else { return };
+        let settings = self.settings();
+        if state.map.version.0 == 0 {
+            return self.decide(node, DirectoryCommand::Create { map: (*self.asked.first_map).clone(), settings });
         }
+        for (key, value) in settings.into_iter().filter(|(key, value)| state.settings.get(key) != Some(value)) {
+            self.decide(node, DirectoryCommand::Set { key, value });
+        }
+    }
+
+    /// The cluster's settings, as they are asked for.
+    fn settings(&self) -> BTreeMap<String, String> {
+        let (replicas, leader_transfer_timeout) = (self.asked.replicas as u32, LEADER_TRANSFER_TIMEOUT);
+        let settings = ClusterSettings { replicas, leader_transfer_timeout, ..ClusterSettings::default() };
+        let pair = |key: &str| Some((key.to_owned(), settings.get(key)?));
+        ["replicas", "leader_transfer_timeout"].into_iter().filter_map(pair).collect()
+    }
+
+    /// What a node whose newest map is this one kept for its start.
+    pub fn kept_state(&self, map: &PartitionMap) -> ClusterState {
+        ClusterState { map: map.clone(), settings: self.settings(), users: Users::default() }
     }
 
     /// Something for a controller, from a thread of its node; what a thread says stays in order.
@@ -181,19 +200,14 @@ impl World {
             }
         }
     }
-
-    /// The settings of the cluster, for a controller.
-    pub fn tell_controller_settings(&mut self, node: usize) {
-        let (replicas, leader_transfer_timeout) = (self.asked.replicas as u32, LEADER_TRANSFER_TIMEOUT);
-        let settings = ClusterSettings { replicas, leader_transfer_timeout, ..ClusterSettings::default() };
-        self.tell(node, Input::Settings(Arc::new(settings)));
-    }
 }
 
 /// What a controller wants.
 impl World {
     fn perform(&mut self, node: usize, effect: Effect) {
         match effect {
+            // Workers go by the plan's settings, which come to them at drawn times.
+            Effect::Worker(_, worker::Input::Settings(_)) => {}
             Effect::Worker(worker, input) => {
                 if matches!(input, worker::Input::CheckpointNow(_)) {
                     self.coverage.note("checkpoint: the first one of a child");
@@ -208,7 +222,8 @@ impl World {
             }
             Effect::Remove(group, replica) => self.remove_replica(node, group, replica),
             Effect::Map(map) => self.use_map(node, &map),
-            Effect::Adopt(state) => self.adopt(node, &Arc::new(state.map.clone())),
+            // There are no users, and all settings are known.
+            Effect::Access { .. } | Effect::SettingsUnknown => {}
             Effect::AskForMap => {
                 let (from, boot) = (self.draws.world.below(self.nodes.len()), self.nodes[node].boot);
                 let at = self.now + self.net.delay();
@@ -234,11 +249,11 @@ impl World {
                 }
             }
             Effect::Tell(nodes, state) => {
-                let map = Arc::new(state.map.clone());
+                let state = Arc::new(ClusterState::from(&*state));
                 for to in nodes.into_iter().map(|to| to.0 as usize - 1) {
-                    let (boot, map) = (self.nodes[to].boot, Arc::clone(&map));
+                    let (boot, state) = (self.nodes[to].boot, Arc::clone(&state));
                     if let Some(delay) = self.net.send(node, to)[0] {
-                        let event = Event::MapTold { node: to, boot, map, leaders: Vec::new() };
+                        let event = Event::MapTold { node: to, boot, state, leaders: Vec::new() };
                         self.schedule(self.now + delay, event);
                     }
                 }
@@ -307,34 +322,24 @@ impl World {
         }
     }
 
-    /// A map comes to a node.
-    pub fn adopt(&mut self, node: usize, map: &Arc<PartitionMap>) {
-        if let Err(error) = map.check() {
-            return self.fail("I14 map", format!("n{node}: {error}"));
-        }
-        self.tell(node, Input::Map(Arc::clone(map)));
-    }
-
     /// Another node asks for the map.
     pub fn on_map_asked(&mut self, from: usize, node: usize, boot: u64) {
         let each = &self.nodes[from];
         if from == node || !each.up || each.paused_until > self.now || !self.net.hears(from, node) {
             return;
         }
-        let (map, leaders) = (
-            Arc::clone(each.process.control.controller.map()),
-            each.process.control.leaders.clone().into_iter().collect(),
-        );
+        let state = Arc::new(each.process.control.controller.cluster_state());
+        let leaders = each.process.control.leaders.clone().into_iter().collect();
         let at = self.now + self.net.delay();
         if self.net.hears(node, from) {
-            self.schedule(at, Event::MapTold { node, boot, map, leaders });
+            self.schedule(at, Event::MapTold { node, boot, state, leaders });
         }
     }
 
     /// The answer comes.
-    pub fn on_map_told(&mut self, node: usize, map: &Arc<PartitionMap>, leaders: Vec<(PartitionId, NodeId)>) {
+    pub fn on_map_told(&mut self, node: usize, state: Arc<ClusterState>, leaders: Vec<(PartitionId, NodeId)>) {
         self.tell(node, Input::LeadersTold(leaders));
-        self.adopt(node, map);
+        self.tell(node, Input::Adopt(state));
     }
 
     /// The replica here was removed from its group, and nobody needs it any more.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId, ReshapeRequest};
-use coppice_core::controller::{self, FetchId};
+use coppice_core::controller::{self, ClusterState, FetchId};
 use coppice_core::multicast::MulticastMessage;
 use coppice_core::replica_manager::Start;
 use coppice_core::wire::peer::Envelope;
@@ -52,7 +52,7 @@ pub enum Event {
     /// A node is asked for its map.
     MapAsked { from: usize, node: usize, boot: u64 },
     /// A node hears of a map, and who leads what as far as the other knows.
-    MapTold { node: usize, boot: u64, map: Arc<PartitionMap>, leaders: Vec<(PartitionId, NodeId)> },
+    MapTold { node: usize, boot: u64, state: Arc<ClusterState>, leaders: Vec<(PartitionId, NodeId)> },
     /// A group's leader is to propose a configuration.
     Configure { node: usize, partition: PartitionId, expected: u64, configuration: Configuration },
     /// A group's leader is to transfer its leadership.

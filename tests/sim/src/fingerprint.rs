@@ -173,9 +173,9 @@ fn show_report(report: &Report) -> String {
 pub fn show_told(input: &ControllerInput) -> String {
     match input {
         ControllerInput::Tick => "tick".into(),
-        ControllerInput::Identity(node) => format!("is {node}"),
+        ControllerInput::Identity(node, _) => format!("is {node}"),
         ControllerInput::Map(map) => format!("map {}", map.version),
-        ControllerInput::Settings(settings) => format!("settings {}", settings.replicas),
+        ControllerInput::Adopt(state) => format!("adopt {} {:?}", state.map.version, state.settings),
         ControllerInput::Recovered(found) => {
             format!("recovered {} {:?} {:?}", found.group, found.removed, found.created)
         }
@@ -209,7 +209,8 @@ pub fn show_wanted(effect: &Wanted) -> String {
         Wanted::StateLost(group, lost) => format!("{group} state lost {lost:?}"),
         Wanted::Remove(group, me) => format!("remove {group} {me}"),
         Wanted::Map(map) => format!("use map {}", map.version),
-        Wanted::Adopt(state) => format!("adopt {}", state.map.version),
+        Wanted::SettingsUnknown => "settings are unknown".into(),
+        Wanted::Access { access, .. } => format!("access on {}", access.is_on()),
         Wanted::AskForMap => "ask for the map".into(),
         Wanted::Fetch { fetch, group, from, least } => format!("fetch {fetch}: {group} at {least} from {from}"),
         Wanted::Admit(fetch, may) => format!("admit {fetch} {may}"),

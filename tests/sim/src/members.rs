@@ -72,7 +72,7 @@ impl World {
         if count as usize <= self.staying() {
             self.asked.replicas = count as usize;
             let up: Vec<usize> = (0..self.nodes.len()).filter(|&node| self.nodes[node].up).collect();
-            up.into_iter().for_each(|node| self.tell_controller_settings(node));
+            up.into_iter().for_each(|node| self.operate_directory(node));
         }
     }
 

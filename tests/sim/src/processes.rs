@@ -1,6 +1,8 @@
 //! Ends and starts of processes: what a crash takes, what a start makes of the disk, and how the other nodes hear of
 //! it.
 
+use std::sync::Arc;
+
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{MapVersion, PartitionId};
@@ -95,17 +97,18 @@ impl World {
         self.nodes[node].up = true;
         self.begin_greeting(node);
         let boot = self.nodes[node].boot;
-        self.tell(node, controller::Input::Identity(own(node)));
-        self.tell_controller_settings(node);
+        let kept = self.nodes[node].kept_maps.back().cloned();
+        let state = kept.as_ref().map(|map| Arc::new(self.kept_state(map)));
+        self.tell(node, controller::Input::Identity(own(node), state));
         for (group, replay) in replay.groups {
             if let Err(error) = self.restart(node, group, replay) {
                 return self.fail("recovery", format!("n{node}.{group} does not start: {error}"));
             }
         }
         if self.nodes[node].boot == boot
-            && let Some(map) = self.nodes[node].kept_maps.back().cloned()
+            && let Some(map) = kept
         {
-            self.adopt(node, &map);
+            self.tell(node, controller::Input::Map(map));
         }
         if self.nodes[node].boot == boot {
             self.begin_write(node, false);

@@ -259,7 +259,7 @@ impl World {
             Event::Control { node, input, .. } => self.tell(node, input.0),
             Event::Undecided { node, stream, .. } => self.on_undecided(node, stream),
             Event::MapAsked { from, node, boot } => self.on_map_asked(from, node, boot),
-            Event::MapTold { node, map, leaders, .. } => self.on_map_told(node, &map, leaders),
+            Event::MapTold { node, state, leaders, .. } => self.on_map_told(node, state, leaders),
             Event::ToNode { line, bytes } => {
                 let (node, late) = self.lines.open.get(&line).map_or((0, 0), |line| (line.node, line.late_until));
                 let at = self.nodes[node].paused_until.max(late);

@@ -5,6 +5,7 @@
 //! task, or a simulated world. Workers report to it, and it tells them what to host; both are messages, which take
 //! their time.
 
+mod adoption;
 pub mod directory_routing;
 mod fetches;
 mod replicas;
@@ -19,6 +20,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use adoption::ClusterState;
 use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::Time;
@@ -27,7 +29,6 @@ pub use transfer::{Reached, TransferId, TransferOutcome};
 
 use crate::machine::Machine;
 use crate::replica_manager::ReplicaManager;
-use crate::settings::ClusterSettings;
 use crate::worker::{self, Report, Splits};
 
 /// How often it looks whether something is missing here.
@@ -45,7 +46,7 @@ pub struct Controller {
     /// None: this process belongs to no cluster yet.
     node: Option<NodeId>,
     map: Arc<PartitionMap>,
-    settings: Arc<ClusterSettings>,
+    known: adoption::Known,
     /// Who leads each group, as its replica here knows.
     leaders: step::ByGroup<NodeId>,
     replica_manager: ReplicaManager,
@@ -68,7 +69,7 @@ impl Controller {
             workers,
             node: None,
             map: Arc::default(),
-            settings: Arc::default(),
+            known: adoption::Known::default(),
             leaders: Default::default(),
             replica_manager: ReplicaManager::default(),
             leaving: Default::default(),
@@ -118,9 +119,9 @@ impl Controller {
         std::mem::swap(&mut self.effects, effects);
         match input {
             Input::Tick => self.on_tick(),
-            Input::Identity(node) => self.node = Some(node),
-            Input::Map(map) => self.adopt(map),
-            Input::Settings(settings) => self.settings = settings,
+            Input::Identity(node, kept) => self.on_identity(node, kept.as_deref()),
+            Input::Map(map) => self.on_kept_map(map),
+            Input::Adopt(state) => self.adopt(&state.map, &state.settings, &state.users),
             Input::Recovered(recovered) => self.restart(*recovered),
             Input::Founded(entry) => self.want(&entry),
             Input::Report(report) => self.on_report(report),
@@ -140,7 +141,7 @@ impl Controller {
                 transfers.begin(transfer, (partition, to), within, &reached, &mut context);
             }
             Input::Stop { within, led } => {
-                let longest = self.settings.leader_transfer_timeout;
+                let longest = self.known.settings.leader_transfer_timeout;
                 let (transfers, mut context) = self.transfers();
                 transfers.stop(within, led, longest, &mut context);
             }

@@ -46,12 +46,8 @@ impl Controller {
         self.effects.push(Effect::Start(Box::new(start)));
     }
 
-    /// Uses `map` if it is newer: replicas that it names for this node, and no others.
-    pub(super) fn adopt(&mut self, map: Arc<PartitionMap>) {
-        let is_older = map.version <= self.map.version && !mutant!(older_map_counts);
-        if map.check().is_err() || map.version == self.map.version || is_older {
-            return;
-        }
+    /// Uses this map: replicas that it names for this node, and no others.
+    pub(super) fn use_map(&mut self, map: Arc<PartitionMap>) {
         self.map = Arc::clone(&map);
         self.effects.push(Effect::Map(Arc::clone(&map)));
         for worker in 0..self.workers {

@@ -10,13 +10,14 @@ use coppice_client::map::{Entry, PartitionMap};
 use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, ReshapeRequest, Reshaped};
 use coppice_ordering::{Configuration, Instance, ReplicaId};
 
+use super::adoption::ClusterState;
 use super::transfer::{Reached, TransferId, TransferOutcome};
+use crate::access::Access;
 use crate::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState};
 use crate::question::Identified;
 use crate::replay::GroupReplay;
 use crate::replica_manager::{CreateRequest, Start, StateLost};
 use crate::reshape::View;
-use crate::settings::ClusterSettings;
 use crate::snapshot::LoadedSnapshot;
 use crate::worker::{self, Report};
 
@@ -30,12 +31,12 @@ pub type VerbId = u64;
 pub enum Input {
     /// Time passed: a deadline has come.
     Tick,
-    /// This process is that node of the cluster.
-    Identity(NodeId),
-    /// A map, as another node or the directory here has it.
+    /// This process is that node of the cluster, and kept this for its start, if anything.
+    Identity(NodeId, Option<Arc<ClusterState>>),
+    /// At a start, behind what was recovered: the map that was kept.
     Map(Arc<PartitionMap>),
-    /// These are the cluster's settings.
-    Settings(Arc<ClusterSettings>),
+    /// Another node says that the directory holds this.
+    Adopt(Arc<ClusterState>),
     /// At a start, for each group that the log of this node knows.
     Recovered(Box<RecoveredReplica>),
     /// The group was just made, and its first replicas are these: a map will say so.
@@ -125,10 +126,14 @@ pub enum Effect {
     /// A replica goes: that is written to the log; once durable its checkpoints are deleted; then [`Input::Deleted`],
     /// always.
     Remove(PartitionId, ReplicaId),
-    /// This is the newest map: it is kept for the next start.
+    /// This is the newest map: it is kept for the next start, with [`Controller::cluster_state`].
+    ///
+    /// [`Controller::cluster_state`]: super::Controller::cluster_state
     Map(Arc<PartitionMap>),
-    /// The directory here holds this: its settings and users are used, and its map comes back as [`Input::Map`].
-    Adopt(Arc<DirectoryState>),
+    /// The directory holds settings that this version does not know: those in use stay.
+    SettingsUnknown,
+    /// Who may do what: for whoever connects from now on and, where it `is_followed`, for the connections that stand.
+    Access { access: Arc<Access>, is_followed: bool },
     /// Some other node is asked for its map.
     AskForMap,
     /// A snapshot of another node is to become durable here: [`Input::Offered`], then [`Input::Fetched`], always.

@@ -76,7 +76,7 @@ struct Node(Controller, Time);
 impl Node {
     fn new() -> Node {
         let mut node = Node(Controller::new(2), Time(1));
-        node.tell(Input::Identity(OWN));
+        node.tell(Input::Identity(OWN, None));
         node
     }
 

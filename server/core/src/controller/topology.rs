@@ -98,9 +98,9 @@ impl Controller {
     }
 
     pub(super) fn on_directory(&mut self, state: Arc<DirectoryState>) {
-        self.effects.push(Effect::Adopt(Arc::clone(&state)));
-        self.topology.directory = Some(state);
+        self.topology.directory = Some(Arc::clone(&state));
         self.drive();
+        self.adopt(&state.map, &state.settings, &state.users);
     }
 
     /// The ticket of a change of boundaries is released.
@@ -115,10 +115,10 @@ impl Controller {
     pub(super) fn on_view(&mut self, view: &View) {
         self.topology.is_looking = !self.drives() && mutant!(look_never_ends);
         let Some(state) = self.driven().cloned() else { return };
-        let (now, longest) = (self.now, self.settings.leader_transfer_timeout);
+        let (now, longest) = (self.now, self.known.settings.leader_transfer_timeout);
         self.topology.transfers.retain(|_, asked| now.since(*asked) < TRANSFER_MEMORY + longest);
         self.topology.released.retain(|version| state.boundary(*version).is_some());
-        let mut steps = steps(&state, view, self.settings.replicas as usize, &self.tried(&state));
+        let mut steps = steps(&state, view, self.known.settings.replicas as usize, &self.tried(&state));
         let released = |&version: &MapVersion| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { version }));
         steps.extend(self.topology.released.iter().map(released));
         let is_calm = steps.is_empty() && state.changes.is_empty();
@@ -164,7 +164,7 @@ impl Controller {
 
     /// Moves whose leader was asked to transfer its leadership, and did not in time.
     fn tried(&self, state: &DirectoryState) -> BTreeSet<ChangeId> {
-        let late = |asked: &Time| self.now.since(*asked) >= self.settings.leader_transfer_timeout;
+        let late = |asked: &Time| self.now.since(*asked) >= self.known.settings.leader_transfer_timeout;
         let slow = |change: &Change| change.groups().any(|group| self.topology.transfers.get(&group).is_some_and(late));
         state.changes.iter().filter(|(_, change)| slow(change)).map(|(&id, _)| id).collect()
     }
@@ -219,7 +219,7 @@ impl Controller {
     /// An operator's change of the topology: begun, or how far it is.
     pub(super) fn on_verb(&mut self, verb: VerbId, request: Box<ReshapeRequest>, view: Box<View>) {
         let Some(state) = self.driven().cloned() else { return self.answer(verb, leads_no_more()) };
-        let effect = match verdict(&state, &view, self.settings.replicas as usize, &request) {
+        let effect = match verdict(&state, &view, self.known.settings.replicas as usize, &request) {
             Err(error) => Effect::Answer(verb, Box::new(AdminReply::Failed(error))),
             Ok(Verdict::Progress(mut progress)) => {
                 let error = progress.node.and_then(|node| self.topology.assign_errors.get(&node));

@@ -1,0 +1,180 @@
+//! What the directory holds for every node: settings, users and the map. A node uses the newest that it hears of,
+//! whoever says it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::NodeId;
+use serde::{Deserialize, Serialize};
+
+use super::{Controller, Effect};
+use crate::access::{Access, Users};
+use crate::machine::directory::DirectoryState;
+use crate::settings::ClusterSettings;
+use crate::worker::{self, WorkerSettings};
+
+/// What the directory holds for every node, at the version of the map.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterState {
+    pub map: PartitionMap,
+    /// Those that differ from their defaults.
+    pub settings: BTreeMap<String, String>,
+    pub users: Users,
+}
+
+impl From<&DirectoryState> for ClusterState {
+    fn from(state: &DirectoryState) -> ClusterState {
+        ClusterState { map: state.map.clone(), settings: state.settings.clone(), users: state.users.clone() }
+    }
+}
+
+/// The cluster's settings and users, as this node knows them.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub settings: ClusterSettings,
+    /// As the directory has them.
+    pairs: BTreeMap<String, String>,
+    /// The directory, or a node that knows it, has told the settings since this process began.
+    is_told: bool,
+    /// None: this node has yet to hear whether there are any.
+    users: Option<Users>,
+}
+
+impl Controller {
+    /// What this node knows of what the directory holds.
+    pub fn cluster_state(&self) -> ClusterState {
+        let Known { pairs, users, .. } = &self.known;
+        ClusterState { map: (*self.map).clone(), settings: pairs.clone(), users: users.clone().unwrap_or_default() }
+    }
+
+    /// The cluster's settings.
+    pub fn settings(&self) -> &ClusterSettings {
+        &self.known.settings
+    }
+
+    /// This process is that node, and kept this for its start. Its map comes later: the replicas here begin first.
+    pub(super) fn on_identity(&mut self, node: NodeId, kept: Option<&ClusterState>) {
+        self.node = Some(node);
+        let access = match kept.filter(|kept| kept.map.check().is_ok()) {
+            Some(kept) => {
+                self.take_settings(&kept.settings);
+                self.tell_settings();
+                self.known.users = Some(kept.users.clone());
+                Access::new(kept.users.clone())
+            }
+            None => Access::unknown(),
+        };
+        self.effects.push(Effect::Access { access: Arc::new(access), is_followed: false });
+    }
+
+    /// Uses what another node or the directory here says, unless that is older.
+    pub(super) fn adopt(&mut self, map: &PartitionMap, settings: &BTreeMap<String, String>, users: &Users) {
+        if self.is_outdated(map) {
+            return;
+        }
+        let was_told = std::mem::replace(&mut self.known.is_told, true);
+        if self.take_settings(settings) || !was_told {
+            self.tell_settings();
+        }
+        // Before the map is: whoever meets a node that knows its map meets the users of that map.
+        if self.known.users.as_ref() != Some(users) {
+            self.known.users = Some(users.clone());
+            let access = Arc::new(Access::new(users.clone()));
+            self.effects.push(Effect::Access { access, is_followed: true });
+        }
+        if map.version != self.map.version {
+            self.use_map(Arc::new(map.clone()));
+        }
+    }
+
+    /// What was kept for this start is recovered: so is the map.
+    pub(super) fn on_kept_map(&mut self, map: Arc<PartitionMap>) {
+        if !self.is_outdated(&map) && map.version != self.map.version {
+            self.use_map(map);
+        }
+    }
+
+    fn is_outdated(&self, map: &PartitionMap) -> bool {
+        map.check().is_err() || map.version < self.map.version && !mutant!(older_map_counts)
+    }
+
+    /// Whether these differ from those in use. Those of a version that knows more are not used.
+    fn take_settings(&mut self, pairs: &BTreeMap<String, String>) -> bool {
+        if *pairs == self.known.pairs {
+            return false;
+        }
+        self.known.pairs = pairs.clone();
+        let Ok(settings) = ClusterSettings::of_pairs(pairs) else {
+            self.effects.push(Effect::SettingsUnknown);
+            return false;
+        };
+        let differ = settings != self.known.settings;
+        self.known.settings = settings;
+        differ
+    }
+
+    fn tell_settings(&mut self) {
+        let settings = Arc::new(WorkerSettings::of(&self.known.settings, self.known.is_told));
+        for worker in 0..self.workers {
+            self.effects.push(Effect::Worker(worker, worker::Input::Settings(Arc::clone(&settings))));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coppice_client::wire::MapVersion;
+    use coppice_ordering::Time;
+
+    use super::super::Input;
+    use super::*;
+
+    /// What a controller with one worker wants, in words.
+    fn tell(controller: &mut Controller, input: Input) -> Vec<String> {
+        let mut effects = Vec::new();
+        controller.step(Time(1), input, &mut effects);
+        let said = |effect: &Effect| match effect {
+            Effect::Worker(_, worker::Input::Settings(settings)) => {
+                Some(format!("window {}, told {}", settings.group.window, settings.sessions.is_some()))
+            }
+            Effect::SettingsUnknown => Some("unknown settings".into()),
+            Effect::Access { is_followed, .. } => Some(format!("users, followed {is_followed}")),
+            Effect::Map(map) => Some(format!("map {}", map.version)),
+            _ => None,
+        };
+        effects.iter().filter_map(said).collect()
+    }
+
+    fn state(version: u64, settings: &[(&str, &str)]) -> Arc<ClusterState> {
+        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let map = PartitionMap { version: MapVersion(version), ..PartitionMap::default() };
+        Arc::new(ClusterState { map, settings, users: Users::default() })
+    }
+
+    #[test]
+    fn settings_and_users_come_before_the_map_and_what_is_kept_counts_as_not_told() {
+        let mut node = Controller::new(1);
+        let kept = state(3, &[("window", "7")]);
+        let begins = tell(&mut node, Input::Identity(NodeId(1), Some(Arc::clone(&kept))));
+        assert_eq!(begins, ["window 7, told false", "users, followed false"]);
+        assert_eq!(tell(&mut node, Input::Map(Arc::new(kept.map.clone()))), ["map 3"]);
+        assert!(tell(&mut node, Input::Adopt(state(2, &[]))).is_empty(), "it is older");
+        assert_eq!(tell(&mut node, Input::Adopt(Arc::clone(&kept))), ["window 7, told true"]);
+        assert!(tell(&mut node, Input::Adopt(kept)).is_empty());
+        assert_eq!(tell(&mut node, Input::Adopt(state(4, &[("window", "9")]))), ["window 9, told true", "map 4"]);
+    }
+
+    #[test]
+    fn a_node_that_kept_nothing_knows_no_users_until_it_is_told_that_there_are_none() {
+        let mut node = Controller::new(1);
+        assert_eq!(tell(&mut node, Input::Identity(NodeId(1), None)), ["users, followed false"]);
+        let first = tell(&mut node, Input::Adopt(state(1, &[("future", "1")])));
+        let window = ClusterSettings::default().window;
+        assert_eq!(
+            first,
+            ["unknown settings", &format!("window {window}, told true"), "users, followed true", "map 1"]
+        );
+        assert_eq!(node.cluster_state(), *state(1, &[("future", "1")]), "passed on as the directory has it");
+    }
+}
