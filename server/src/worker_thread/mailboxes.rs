@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_client::wire::PartitionId;
+use coppice_core::worker;
 use coppice_ordering::Lsn;
 use tokio::sync::oneshot;
 
@@ -36,7 +37,7 @@ impl Mailboxes {
 
     /// The thread that owns the replica of `group`.
     pub fn owner(&self, group: PartitionId) -> usize {
-        group.0 as usize % self.count()
+        worker::owner(group, self.count())
     }
 
     /// Messages that wait for a thread.

@@ -7,7 +7,7 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::failure_detector::LastHeard;
 use coppice_core::request::Origin;
-use coppice_core::worker::{Group, Input, Worker};
+use coppice_core::worker::{self, Group, Input, Worker};
 use coppice_ordering::{Instance, Lsn, Record, ReplicaId, Ticket, Time};
 
 use super::control_thread::ControlThread;
@@ -117,7 +117,7 @@ pub struct NextCrash {
 /// What a node's process knows, and a crash forgets.
 pub struct Process {
     pub control: ControlThread,
-    /// Its workers; group `g` lives in worker `g % n`.
+    /// Its workers.
     pub workers: Vec<Worker>,
     /// When each worker is told of the log next.
     pub storage_at: BTreeMap<usize, Nanos>,
@@ -186,7 +186,7 @@ impl Node {
 
     /// The worker of a group.
     pub fn owner(&self, group: PartitionId) -> usize {
-        group.0 as usize % self.process.workers.len()
+        worker::owner(group, self.process.workers.len())
     }
 
     /// A replica here.

@@ -224,6 +224,6 @@ impl Controller {
 
     /// For the worker of a group.
     fn tell_owner(&mut self, group: PartitionId, input: worker::Input) {
-        self.effects.push(Effect::Worker(group.0 as usize % self.workers, input));
+        self.effects.push(Effect::Worker(worker::owner(group, self.workers), input));
     }
 }

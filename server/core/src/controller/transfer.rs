@@ -137,7 +137,7 @@ impl TransferContext<'_> {
     /// One try, by the leader's worker.
     fn transfer(&mut self, partition: PartitionId, to: ReplicaId, deadline: Time) {
         let input = worker::Input::Replica(partition, Box::new(replica::Input::TransferLeader { to, deadline }));
-        self.effects.push(Effect::Worker(partition.0 as usize % self.workers, input));
+        self.effects.push(Effect::Worker(worker::owner(partition, self.workers), input));
     }
 
     fn ended(&mut self, id: TransferId, outcome: TransferOutcome) {

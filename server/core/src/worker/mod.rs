@@ -2,8 +2,8 @@
 //! queries and their parts, and what there is room for.
 //!
 //! Pure: [`Worker::step`] takes the time and an input and returns effects; its driver owns the sockets, the log and the
-//! clock (`coppice-server`), or a simulated world (`tests/sim`). Group `g` of a node with `n` workers lives in
-//! worker `g % n`; what concerns another worker's group leaves as [`Effect::Worker`], and the driver carries it over.
+//! clock (`coppice-server`), or a simulated world (`tests/sim`). Each group lives in one worker
+//! ([`owner`]); what concerns another worker's group leaves as [`Effect::Worker`], and the driver carries it over.
 //!
 //! Inputs are stepped as they come; what is to share a batch, a heartbeat round or a frame leaves at
 //! [`Input::TurnEnd`]. A worker never calls itself: multicast messages between its own groups wait in a queue.
@@ -61,6 +61,11 @@ pub struct Counters {
     pub multicast_messages: u64,
     /// Checkpoints that it began.
     pub checkpoints: u64,
+}
+
+/// The worker in which the replica of `group` lives, on a node with so many.
+pub fn owner(group: PartitionId, workers: usize) -> usize {
+    group.0 as usize % workers
 }
 
 /// See the module.
@@ -151,8 +156,8 @@ impl Worker {
     }
 
     /// The worker of `group`.
-    pub fn owner(&self, group: PartitionId) -> usize {
-        group.0 as usize % self.workers
+    fn owner(&self, group: PartitionId) -> usize {
+        owner(group, self.workers)
     }
 
     /// Its replicas.
