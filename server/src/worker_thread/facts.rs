@@ -1,8 +1,6 @@
 //! What the worker is told of the world when it has changed: who leads where, who answers, what there is room for.
 
-use std::collections::BTreeMap;
-
-use coppice_client::wire::{NodeId, PartitionId};
+use coppice_client::wire::NodeId;
 use coppice_core::worker::{Input, Resources};
 
 use super::WorkerThread;
@@ -45,29 +43,12 @@ impl WorkerThread {
             self.facts.node = Some(identity.node);
             self.step(Input::Identity(identity.node, identity.cluster));
         }
-        let changed = self.links.iter().map(|(&node, link)| (node, link.answers()));
-        let changed = changed.filter(|(node, answers)| self.worker.is_answering(*node) != *answers);
-        for (node, answers) in changed.collect::<Vec<_>>() {
-            self.step(Input::Answers(node, answers));
-        }
         let version = self.shared.cluster.leaders_version();
-        if version != self.facts.leaders_version {
-            self.facts.leaders_version = version;
-            self.tell_leaders(self.shared.cluster.leaders());
-        }
-        let room = self.room();
-        if room != *self.worker.resources() {
-            self.step(Input::Resources(room));
-        }
-    }
-
-    fn tell_leaders(&mut self, leaders: BTreeMap<PartitionId, NodeId>) {
-        let known = self.worker.leaders();
-        let gone = known.keys().filter(|group| !leaders.contains_key(group)).map(|&group| (group, None));
-        let new = leaders.iter().filter(|(group, leader)| known.get(group) != Some(leader));
-        let changed: Vec<_> = gone.chain(new.map(|(&group, &leader)| (group, Some(leader)))).collect();
-        for (group, leader) in changed {
-            self.step(Input::Leader(group, leader));
+        let is_newer = std::mem::replace(&mut self.facts.leaders_version, version) != version;
+        let leaders = is_newer.then(|| self.shared.cluster.leaders());
+        let answers = self.links.iter().map(|(&node, link)| (node, link.answers()));
+        for news in self.worker.news(answers, leaders.as_ref(), self.room()) {
+            self.step(news);
         }
     }
 

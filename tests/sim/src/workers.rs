@@ -33,30 +33,18 @@ impl World {
 
     /// What a worker has yet to hear of the world.
     pub fn facts(&self, node: usize, worker: usize) -> Vec<Input> {
-        let (each, known) = (&self.nodes[node], &self.nodes[node].process.workers[worker]);
+        let each = &self.nodes[node];
         let mut facts = vec![Input::Identity(own(node), CLUSTER), Input::MaySpeak(!self.is_silent(node))];
-        for other in (0..self.nodes.len()).filter(|&other| other != node) {
-            let answers = self.nodes[other].up && !self.net.is_silent(node, other, self.now);
-            if answers != known.is_answering(own(other)) {
-                facts.push(Input::Answers(own(other), answers));
-            }
-        }
-        for (&group, &leader) in &each.process.control.leaders {
-            if known.leaders().get(&group) != Some(&leader) {
-                facts.push(Input::Leader(group, Some(leader)));
-            }
-        }
-        let gone = known.leaders().keys().filter(|group| !each.process.control.leaders.contains_key(group));
-        facts.extend(gone.map(|&group| Input::Leader(group, None)));
+        let others = (0..self.nodes.len()).filter(|&other| other != node);
+        let answers = |other: usize| self.nodes[other].up && !self.net.is_silent(node, other, self.now);
         let room = Resources {
             log_is_stuck: each.process.log_is_stuck,
             disk_is_full: each.store.is_full(),
             full_nodes: each.process.full_nodes.clone(),
             ..Resources::default()
         };
-        if room != *known.resources() {
-            facts.push(Input::Resources(room));
-        }
+        let answers = others.map(|other| (own(other), answers(other)));
+        facts.extend(each.process.workers[worker].news(answers, Some(&each.process.control.leaders), room));
         facts
     }
 

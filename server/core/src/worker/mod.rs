@@ -11,6 +11,7 @@
 mod checkpoints;
 mod coordinator;
 mod disk_admission;
+mod facts;
 mod group;
 mod hosting;
 mod lag;
@@ -203,21 +204,6 @@ impl Worker {
     /// Tells what the coordinator wants from now on: [`Note::Coordinated`].
     pub fn watch_coordinator(&mut self) {
         self.coordinator.watch();
-    }
-
-    /// Who leads each group, as far as this node knows.
-    pub fn leaders(&self) -> &BTreeMap<PartitionId, NodeId> {
-        &self.cluster.leaders
-    }
-
-    /// Whether a node answers, as the driver said last.
-    pub fn is_answering(&self, node: NodeId) -> bool {
-        self.cluster.answering.contains(&node)
-    }
-
-    /// What there is room for, as the driver said last.
-    pub fn resources(&self) -> &Resources {
-        self.admission.known()
     }
 
     /// Parts that wait for their clients.
