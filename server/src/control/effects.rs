@@ -28,7 +28,14 @@ impl Control {
             Effect::StateLost(group, lost) => {
                 self.driver.state_lost = Some(StorageError::StateLost { group, trimmed: lost.0 });
             }
-            Effect::Remove(group, replica) => self.remove(group, replica),
+            Effect::Log(entry) => self.append(*entry),
+            Effect::Removed(group, replica) => {
+                failpoint!("control.removed");
+                shared.cluster.set_leader(group, None);
+                shared.metrics.forget_partition(group);
+                tracing::info!(partition = %group, %replica, "the replica here was removed");
+            }
+            Effect::DeleteCheckpoints(group) => super::snapshots::delete_checkpoints(self, group),
             Effect::Map(map) => self.use_map(map),
             Effect::SettingsUnknown => {
                 tracing::warn!("the directory holds settings that this version does not know; the known ones stay");

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::access::Users;
@@ -12,11 +11,10 @@ use coppice_core::incarnation::fence::Fence;
 use coppice_core::replay::{Entry as LogEntry, GroupReplay};
 use coppice_core::replica_manager::Start;
 use coppice_core::worker::Input;
-use coppice_ordering::ReplicaId;
 
 use super::Control;
 use crate::config::Keep;
-use crate::log::{Append, DurableWait, Hooks, LogOptions};
+use crate::log::{Append, Hooks, LogOptions};
 use crate::start_error::StorageError;
 
 impl Control {
@@ -170,63 +168,43 @@ impl Control {
     }
 
     /// A group that the log knows.
-    fn restart(&mut self, group: PartitionId, mut replay: GroupReplay) -> Result<(), StorageError> {
-        let created = match replay.created.take() {
-            Some((me, create)) => {
-                Some((me, postcard::from_bytes(&create).map_err(|_| StorageError::CreateRequest(group))?))
-            }
-            None => None,
-        };
-        let loaded = if created.is_some() { super::snapshots::load_checkpoint(self, group)? } else { None };
-        let removed = replay.removed;
-        self.tell(controller::Input::Recovered(Box::new(RecoveredReplica { group, removed, created, loaded, replay })));
+    fn restart(&mut self, group: PartitionId, replay: GroupReplay) -> Result<(), StorageError> {
+        let recovered = RecoveredReplica::new(group, replay, || super::snapshots::load_checkpoint(self, group))?;
+        let recovered = recovered.ok_or(StorageError::CreateRequest(group))?;
+        self.tell(controller::Input::Recovered(Box::new(recovered)));
         self.driver.state_lost.take().map_or(Ok(()), Err)
     }
 
-    /// Writes down that this replica exists, before it does anything. It does not wait for that: whatever it writes
-    /// later is durable only together with its create request. Others may have to, for what is to outlive a crash
-    /// beside it.
-    fn log_create(&self, start: &Start) -> Option<DurableWait> {
-        let log = self.storage.log.as_ref()?;
-        let body = Bytes::from(postcard::to_stdvec(&start.create).expect("a create request is plain data"));
-        let created = LogEntry::Created { group: PartitionId(start.group.0), replica: start.me, create: body };
-        log.log().append_awaited(vec![Append { entry: created, lsn: None, lazy: false }]).ok()
-    }
-
-    /// Tells the controller when the create request is durable.
-    fn await_create(&self, (group, me): (PartitionId, ReplicaId), logged: DurableWait) {
+    /// Writes an entry of the controller to the log, and tells it once that is durable, if it waits for it.
+    pub(super) fn append(&self, entry: LogEntry) {
+        let Some(log) = &self.storage.log else { return };
+        let durable = controller::Input::once_durable(&entry);
+        let appends = vec![Append { entry, lsn: None, lazy: durable.is_none() }];
+        // A log that has stopped ends the process.
+        let Some(durable) = durable else {
+            _ = log.log().append(appends);
+            return;
+        };
+        let Ok(logged) = log.log().append_awaited(appends) else { return };
         let shared = Arc::clone(&self.shared);
-        let waiting = std::thread::Builder::new().name(format!("create-{group}"));
-        let spawned = waiting.spawn(move || {
-            // A log that has stopped ends the process.
+        let spawned = std::thread::Builder::new().name("await-log".into()).spawn(move || {
             if logged.wait().is_ok() {
-                shared.tell(controller::Input::CreateDurable(group, me));
+                shared.tell(durable);
             }
         });
         if let Err(error) = spawned {
-            // It counts as not durable until the next start, and snapshots that need it wait.
-            tracing::warn!(partition = %group, %error, "no thread for waiting for the log");
+            // It counts as not durable until the next start, and what needs it waits.
+            tracing::warn!(%error, "no thread for waiting for the log");
         }
     }
 
+    /// The worker of a replica hosts it.
     pub(super) fn start(&mut self, start: Start) {
-        let create = if start.is_new { self.log_create(&start) } else { None };
-        if start.is_new && create.is_none() {
-            return;
-        }
-        if let (Some(upto), Some(log)) = (start.trim_upto, &self.storage.log) {
-            let entry = LogEntry::Trimmed { group: PartitionId(start.group.0), upto };
-            // A log that has stopped ends the process.
-            _ = log.log().append(vec![Append { entry, lsn: None, lazy: true }]);
-        }
         failpoint!("control.created");
         let (partition, replica, instance) = (start.group, start.me, start.snapshot);
         match start.is_new {
             true => tracing::info!(%partition, %replica, %instance, "a replica begins here"),
             false => tracing::debug!(%partition, %replica, %instance, "a replica goes on"),
-        }
-        if let Some(logged) = create {
-            self.await_create((start.group, start.me), logged);
         }
         let metrics = self.shared.metrics.partition(partition);
         let incarnation = self.shared.own.identity().map_or(0, |identity| identity.incarnation);
@@ -289,20 +267,5 @@ impl Control {
             let address = address.clone();
             self.outbox.on_thread(thread, move |thread| thread.link_to(node, address));
         }
-    }
-
-    /// The replica was removed from its group and nobody needs it any more.
-    pub(super) fn remove(&mut self, group: PartitionId, replica: ReplicaId) {
-        let entry = LogEntry::Removed { group: PartitionId(group.0), replica };
-        let removed = vec![Append { entry, lsn: None, lazy: false }];
-        let logged = self.storage.log.as_ref().map(|log| log.log().append_awaited(removed));
-        failpoint!("control.removed");
-        self.shared.cluster.set_leader(group, None);
-        self.shared.metrics.forget_partition(group);
-        // A log that has stopped ends the process; the next start finds the replica as it was.
-        if let Some(Ok(logged)) = logged {
-            super::snapshots::delete_checkpoints(self, group, logged);
-        }
-        tracing::info!(partition = %group, %replica, "the replica here was removed");
     }
 }

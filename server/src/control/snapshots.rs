@@ -28,7 +28,6 @@ use super::{Control, Handle};
 use crate::checkpoint::background::Checkpointer;
 use crate::checkpoint::stream::Encoder;
 use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest};
-use crate::log::DurableWait;
 use crate::net::handshake::{self, HandshakeError};
 use crate::shared::Shared;
 use crate::worker_thread::WorkerThread;
@@ -129,16 +128,13 @@ pub(super) fn fetch(control: &mut Control, id: FetchId, group: PartitionId, from
     }
 }
 
-/// The checkpoints of a replica that was removed go, in the background, once its removal is `logged`: a start that
-/// found neither would call the replica's state lost.
-pub(super) fn delete_checkpoints(control: &mut Control, group: PartitionId, logged: DurableWait) {
+/// The checkpoints of a replica that was removed go, in the background.
+pub(super) fn delete_checkpoints(control: &mut Control, group: PartitionId) {
     let Some((checkpoints, _)) = control.storage.checkpoints.clone() else { return };
     let shared = Arc::clone(&control.shared);
     let deleting = std::thread::Builder::new().name(format!("delete-{group}"));
     let spawned = deleting.spawn(move || {
-        if logged.wait().is_ok()
-            && let Err(error) = checkpoints.remove(group)
-        {
+        if let Err(error) = checkpoints.remove(group) {
             tracing::warn!(partition = %group, %error, "the checkpoints of a removed replica are still there");
         }
         shared.tell(controller::Input::Deleted(group));

@@ -14,7 +14,6 @@ use coppice_core::replay::Entry;
 use coppice_core::request::{Origin, Reply, Request};
 use coppice_core::settings::ClusterSettings;
 use coppice_core::worker::{self, Report};
-use coppice_ordering::ReplicaId;
 use coppice_server::log::Append;
 
 use super::events::{ControllerInput, Event, Mail};
@@ -215,12 +214,20 @@ impl World {
                 self.check_transfer(node, &input);
                 self.mail(node, worker, Mail::Control(input));
             }
-            Effect::Start(start) => self.begin_replica(node, start),
+            Effect::Log(entry) => self.log(node, *entry),
+            Effect::Start(start) => {
+                let owner = self.nodes[node].owner(start.group);
+                self.mail(node, owner, Mail::Start(start));
+            }
             Effect::StateLost(group, lost) => {
                 let what = format!("n{node}.{group}: trimmed up to {}, and no checkpoint reaches that far", lost.0);
                 self.fail("recovery", what);
             }
-            Effect::Remove(group, replica) => self.remove_replica(node, group, replica),
+            Effect::Removed(group, _) => {
+                self.coverage.note("replica: removed from a node");
+                self.nodes[node].process.control.leaders.remove(&group);
+            }
+            Effect::DeleteCheckpoints(group) => self.delete_checkpoints(node, group),
             Effect::Map(map) => self.use_map(node, &map),
             // There are no users, and all settings are known.
             Effect::Access { .. } | Effect::SettingsUnknown => {}
@@ -342,19 +349,17 @@ impl World {
         self.tell(node, Input::Adopt(state));
     }
 
-    /// The replica here was removed from its group, and nobody needs it any more.
-    fn remove_replica(&mut self, node: usize, group: PartitionId, replica: ReplicaId) {
-        self.coverage.note("replica: removed from a node");
-        let each = &mut self.nodes[node];
-        each.store.append(Append { entry: Entry::Removed { group, replica }, lsn: None, lazy: false });
-        each.process.control.leaders.remove(&group);
-        if mutant!(removal_unflushed) {
-            self.on_removal_logged(node, group);
+    /// The controller's entry goes into the log.
+    fn log(&mut self, node: usize, entry: Entry) {
+        if matches!(entry, Entry::Trimmed { .. }) {
+            self.coverage.note("start: the log knows nothing of a snapshot");
         }
+        let lazy = Input::once_durable(&entry).is_none();
+        self.nodes[node].store.append(Append { entry, lsn: None, lazy });
     }
 
-    /// The removal of a replica is durable: its checkpoints go.
-    pub fn on_removal_logged(&mut self, node: usize, group: PartitionId) {
+    /// The checkpoints of a replica that was removed go.
+    fn delete_checkpoints(&mut self, node: usize, group: PartitionId) {
         let took = self.draws.disk.below(self.plan.disk.snapshot_max as usize) as Nanos;
         let boot = self.nodes[node].boot;
         self.nodes[node].process.control.deleting.insert(group);

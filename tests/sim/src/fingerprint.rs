@@ -182,6 +182,7 @@ pub fn show_told(input: &ControllerInput) -> String {
         ControllerInput::Founded(entry) => format!("founded {}", entry.partition),
         ControllerInput::Report(report) => show_report(report),
         ControllerInput::CreateDurable(group, me) => format!("{group} {me} is born"),
+        ControllerInput::RemovalDurable(group) => format!("{group} is removed"),
         ControllerInput::Offered { fetch, kept, version } => format!("fetch {fetch} offered {kept:?} {version}"),
         ControllerInput::Fetched(fetch, loaded) => {
             format!("fetch {fetch} got {:?}", loaded.as_ref().map(|loaded| (loaded.instance, loaded.machine.digest())))
@@ -207,7 +208,9 @@ pub fn show_wanted(effect: &Wanted) -> String {
         Wanted::Worker(worker, input) => format!("w{worker}: {}", show_input(input)),
         Wanted::Start(start) => format!("start {} {} at {}", start.group, start.me, start.snapshot),
         Wanted::StateLost(group, lost) => format!("{group} state lost {lost:?}"),
-        Wanted::Remove(group, me) => format!("remove {group} {me}"),
+        Wanted::Log(entry) => format!("log {entry:?}"),
+        Wanted::Removed(group, me) => format!("removed {group} {me}"),
+        Wanted::DeleteCheckpoints(group) => format!("delete checkpoints of {group}"),
         Wanted::Map(map) => format!("use map {}", map.version),
         Wanted::SettingsUnknown => "settings are unknown".into(),
         Wanted::Access { access, .. } => format!("access on {}", access.is_on()),

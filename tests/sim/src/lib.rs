@@ -29,10 +29,6 @@
 //! | `cli`, `watch` | the program; what it may take |
 #![forbid(unsafe_code)]
 
-// Without its name: a room here is called so.
-#[macro_use]
-extern crate planted as _;
-
 mod account;
 pub mod cli;
 mod client;

@@ -11,13 +11,12 @@ use coppice_core::failure_detector::LastHeard;
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::Directory;
 use coppice_core::machine::partition::Partition;
-use coppice_core::replay::{Entry, GroupReplay};
+use coppice_core::replay::GroupReplay;
 use coppice_core::replica_manager::Start;
 use coppice_core::worker::Input;
-use coppice_server::log::Append;
 
 use super::control::own;
-use super::events::{Event, Mail};
+use super::events::Event;
 use super::node::ReplicaWatch;
 use super::plan::{MS, Nanos};
 use super::watermarks::Watermarks;
@@ -120,31 +119,30 @@ impl World {
     }
 
     /// A group that the log knows.
-    fn restart(&mut self, node: usize, group: PartitionId, mut replay: GroupReplay) -> Result<(), String> {
-        let (removed, records) = (replay.removed, replay.clone().take_records().collect());
-        let (loaded, bad) = self.nodes[node].store.load_checkpoint(group);
-        if loaded.is_some() && bad > 0 {
+    fn restart(&mut self, node: usize, group: PartitionId, replay: GroupReplay) -> Result<(), String> {
+        let records = replay.clone().take_records().collect();
+        let mut bad = 0;
+        let load = || {
+            let (loaded, damaged) = self.nodes[node].store.load_checkpoint(group);
+            bad = damaged;
+            Ok::<_, String>(loaded)
+        };
+        let recovered = RecoveredReplica::new(group, replay, load)?.ok_or("its create request is unknown")?;
+        if recovered.loaded.is_some() && bad > 0 {
             self.coverage.note("snapshot: an older one is loaded");
         }
-        if replay.trimmed.is_some() {
+        if recovered.replay.trimmed.is_some() {
             self.coverage.note("start: a log without its beginning");
         }
-        if removed.is_some() {
+        if recovered.removed.is_some() {
             self.coverage.note("start: a replica was removed");
         }
-        let created = match replay.created.take() {
-            Some((me, create)) => {
-                self.oracle.lives(node, group, me);
-                self.nodes[node].process.found.insert((group, me), records);
-                Some((me, postcard::from_bytes(&create).map_err(|error| error.to_string())?))
-            }
-            None => None,
-        };
-        let me = created.as_ref().map(|(me, _)| *me);
-        self.tell(
-            node,
-            controller::Input::Recovered(Box::new(RecoveredReplica { group, removed, created, loaded, replay })),
-        );
+        let me = recovered.created.as_ref().map(|(me, _)| *me);
+        if let Some(me) = me {
+            self.oracle.lives(node, group, me);
+            self.nodes[node].process.found.insert((group, me), records);
+        }
+        self.tell(node, controller::Input::Recovered(Box::new(recovered)));
         let awaited = self.nodes[node].process.control.controller.replicas().awaiting_snapshot();
         if let Some(me) = me.filter(|_| awaited.contains_key(&group)) {
             self.coverage.note("start: a replica waits for a state from elsewhere");
@@ -153,22 +151,6 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    /// A replica begins, or goes on: the log says so, then its worker hosts it.
-    pub fn begin_replica(&mut self, node: usize, start: Box<Start>) {
-        if start.is_new {
-            let create = postcard::to_stdvec(&start.create).expect("a create request is plain data").into();
-            let entry = Entry::Created { group: start.group, replica: start.me, create };
-            self.nodes[node].store.append(Append { entry, lsn: None, lazy: false });
-        }
-        if let Some(upto) = start.trim_upto {
-            self.coverage.note("start: the log knows nothing of a snapshot");
-            let entry = Entry::Trimmed { group: start.group, upto };
-            self.nodes[node].store.append(Append { entry, lsn: None, lazy: true });
-        }
-        let owner = self.nodes[node].owner(start.group);
-        self.mail(node, owner, Mail::Start(start));
     }
 
     /// A worker hosts a replica.

@@ -27,8 +27,8 @@ const TURNS_MAX: usize = 16;
 /// A log at rest gets its mark after this long, as `LogOptions::idle_mark_after`.
 const IDLE: Nanos = 100 * MS;
 
-/// The thread that waits for a create request, among those of a node.
-const CREATE_REQUESTS: usize = 1 << 32;
+/// The threads that wait for the log, one for each group, among those of a node.
+const AWAIT_LOG: usize = 1 << 32;
 
 /// A write on a full disk is tried again after this long.
 const FULL_RETRY: Nanos = 20 * MS;
@@ -305,17 +305,14 @@ impl World {
                 let mut groups: BTreeMap<PartitionId, coppice_ordering::Lsn> = BTreeMap::new();
                 for append in &appends {
                     self.oracle.durable(node, &append.entry);
-                    match append.entry {
-                        Entry::Removed { group, .. } => self.on_removal_logged(node, PartitionId(group.0)),
-                        Entry::Trimmed { group, upto } => {
-                            let found = self.nodes[node].check_trim(PartitionId(group.0), upto);
-                            self.expect(found);
-                        }
-                        Entry::Created { group, replica, .. } => {
-                            let thread = CREATE_REQUESTS + group.0 as usize;
-                            self.report(node, thread, controller::Input::CreateDurable(group, replica));
-                        }
-                        _ => {}
+                    if let Entry::Trimmed { group, upto } = append.entry {
+                        let found = self.nodes[node].check_trim(group, upto);
+                        self.expect(found);
+                    }
+                    if let Some((group, input)) =
+                        append.entry.group().zip(controller::Input::once_durable(&append.entry))
+                    {
+                        self.report(node, AWAIT_LOG + group.0 as usize, input);
                     }
                     if let (Some(group), Some(lsn)) = (append.entry.group(), append.lsn) {
                         groups.insert(group, lsn);

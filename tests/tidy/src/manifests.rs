@@ -117,7 +117,6 @@ const ROOMS: &[Room] = &[
             "coppice-core",
             MODEL,
             "coppice-ordering",
-            PLANTED,
             "coppice-server",
             "coppice-testkit",
             "coppice-tidy",

@@ -126,6 +126,7 @@ impl Controller {
             Input::Founded(entry) => self.want(&entry),
             Input::Report(report) => self.on_report(report),
             Input::CreateDurable(group, me) => self.replica_manager.create_is_durable(group, me),
+            Input::RemovalDurable(group) => self.effects.push(Effect::DeleteCheckpoints(group)),
             Input::Offered { fetch, kept, version } => self.on_offered(fetch, &kept, version),
             Input::Fetched(fetch, loaded) => self.on_fetched(fetch, loaded),
             Input::Deleted(group) => {

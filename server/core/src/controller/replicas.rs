@@ -8,6 +8,7 @@ use coppice_ordering::ReplicaId;
 
 use super::{Controller, Effect, RecoveredReplica};
 use crate::machine::partition::Fork;
+use crate::replay::Entry as LogEntry;
 use crate::replica_manager::{PlacementDemand, Start};
 use crate::worker::{self, Splits};
 
@@ -41,8 +42,18 @@ impl Controller {
     }
 
     pub(super) fn start(&mut self, start: Start) {
+        let group = start.group;
         self.replica_manager.runs(&start);
-        self.splits.remove(&start.group);
+        self.splits.remove(&group);
+        // It does not wait for that: whatever it writes later is durable only together with its create request. Others
+        // may have to, for what is to outlive a crash beside it.
+        if start.is_new {
+            let create = postcard::to_stdvec(&start.create).expect("a create request is plain data").into();
+            self.effects.push(Effect::Log(Box::new(LogEntry::Created { group, replica: start.me, create })));
+        }
+        if let Some(upto) = start.trim_upto {
+            self.effects.push(Effect::Log(Box::new(LogEntry::Trimmed { group, upto })));
+        }
         self.effects.push(Effect::Start(Box::new(start)));
     }
 
@@ -116,7 +127,13 @@ impl Controller {
         };
         for (&group, leaving) in self.leaving.iter_mut().filter(may_go) {
             leaving.is_removed = true;
-            self.effects.push(Effect::Remove(group, leaving.replica));
+            let replica = leaving.replica;
+            self.effects.push(Effect::Log(Box::new(LogEntry::Removed { group, replica })));
+            self.effects.push(Effect::Removed(group, replica));
+            // Its checkpoints go once the removal is durable: a start that found neither would call its state lost.
+            if mutant!(removal_unflushed) {
+                self.effects.push(Effect::DeleteCheckpoints(group));
+            }
         }
     }
 

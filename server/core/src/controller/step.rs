@@ -15,7 +15,7 @@ use super::transfer::{Reached, TransferId, TransferOutcome};
 use crate::access::Access;
 use crate::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState};
 use crate::question::Identified;
-use crate::replay::GroupReplay;
+use crate::replay::{Entry as LogEntry, GroupReplay};
 use crate::replica_manager::{CreateRequest, Start, StateLost};
 use crate::reshape::View;
 use crate::snapshot::LoadedSnapshot;
@@ -45,6 +45,8 @@ pub enum Input {
     Report(Report),
     /// The create request of a replica here is durable.
     CreateDurable(PartitionId, ReplicaId),
+    /// The removal of a replica here is durable.
+    RemovalDurable(PartitionId),
     /// The head of a snapshot has come: [`Effect::Admit`] says whether the rest is wanted.
     Offered {
         /// Of which fetch.
@@ -101,6 +103,17 @@ pub enum Input {
     Identified(VerbId, Result<Box<Identified>, String>),
 }
 
+impl Input {
+    /// What a controller is to hear once an entry of [`Effect::Log`] is durable; none: nobody waits for that.
+    pub fn once_durable(entry: &LogEntry) -> Option<Input> {
+        match entry {
+            LogEntry::Created { group, replica, .. } => Some(Input::CreateDurable(*group, *replica)),
+            LogEntry::Removed { group, .. } => Some(Input::RemovalDurable(*group)),
+            LogEntry::Group { .. } | LogEntry::Trimmed { .. } | LogEntry::Kept { .. } => None,
+        }
+    }
+}
+
 /// What the log of this node, and its checkpoints, hold of one group.
 pub struct RecoveredReplica {
     pub group: PartitionId,
@@ -114,18 +127,40 @@ pub struct RecoveredReplica {
     pub replay: GroupReplay,
 }
 
+impl RecoveredReplica {
+    /// From what the log holds of a group. `load` reads its newest good checkpoint, which counts only for a replica that
+    /// the log knows. None: its create request is one of another version.
+    ///
+    /// # Errors
+    /// Those of `load`.
+    pub fn new<E>(
+        group: PartitionId,
+        mut replay: GroupReplay,
+        load: impl FnOnce() -> Result<Option<LoadedSnapshot>, E>,
+    ) -> Result<Option<RecoveredReplica>, E> {
+        let removed = replay.removed;
+        let Some((me, create)) = replay.created.take() else {
+            return Ok(Some(RecoveredReplica { group, removed, created: None, loaded: None, replay }));
+        };
+        let Ok(create) = postcard::from_bytes(&create) else { return Ok(None) };
+        Ok(Some(RecoveredReplica { group, removed, created: Some((me, create)), loaded: load()?, replay }))
+    }
+}
+
 /// What a controller wants done, in order.
 pub enum Effect {
     /// To a worker of this node: such inputs arrive, in their order.
     Worker(usize, worker::Input),
-    /// A replica begins, or goes on: its create request goes into the log, if it is new, then its worker hosts it. Once
-    /// the create request is durable, [`Input::CreateDurable`].
+    /// This goes into the log, behind what went there before; [`Input::once_durable`] says what follows.
+    Log(Box<LogEntry>),
+    /// A replica begins, or goes on: its worker hosts it.
     Start(Box<Start>),
     /// A start finds no way to a replica's state: the process must end.
     StateLost(PartitionId, StateLost),
-    /// A replica goes: that is written to the log; once durable its checkpoints are deleted; then [`Input::Deleted`],
-    /// always.
-    Remove(PartitionId, ReplicaId),
+    /// A replica has gone: nothing is shown of it any more.
+    Removed(PartitionId, ReplicaId),
+    /// The checkpoints of a replica that was removed go; then [`Input::Deleted`], always.
+    DeleteCheckpoints(PartitionId),
     /// This is the newest map: it is kept for the next start, with [`Controller::cluster_state`].
     ///
     /// [`Controller::cluster_state`]: super::Controller::cluster_state

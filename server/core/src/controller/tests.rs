@@ -11,6 +11,7 @@ use crate::machine::Machine;
 use crate::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
 use crate::machine::partition::{Fork, Partition};
 use crate::question::Identified;
+use crate::replay::{Entry as LogEntry, GroupReplay};
 use crate::replica;
 use crate::reshape::View;
 use crate::snapshot::LoadedSnapshot;
@@ -111,7 +112,8 @@ fn said(effect: &Effect) -> Option<String> {
             format!("w{worker} {} {group}", if loaded.is_some() { "installs" } else { "asks on for" })
         }
         Effect::Start(start) => format!("start {} {}", start.group, start.me),
-        Effect::Remove(group, replica) => format!("remove {group} {replica}"),
+        Effect::Removed(group, replica) => format!("remove {group} {replica}"),
+        Effect::DeleteCheckpoints(group) => format!("delete {group}"),
         Effect::Fetch { fetch, group, from, .. } => format!("fetch {fetch}: {group} from {from}"),
         Effect::Admit(fetch, may) => format!("fetch {fetch}: {}", if *may { "wanted" } else { "unwanted" }),
         Effect::Worker(worker, worker::Input::Replica(group, input)) => match **input {
@@ -194,6 +196,7 @@ fn no_replica_joins_while_checkpoints_of_the_one_before_it_are_deleted() {
     assert_eq!(node.tell(map(2, &[2, 3], &[2, 3])), ["w1 drops p1"]);
     // It says nothing any more: only now may the log say that it is gone.
     assert_eq!(node.tell(Input::Report(Report::Dropped(PARENT))), ["remove p1 r1"]);
+    assert_eq!(node.tell(Input::RemovalDurable(PARENT)), ["delete p1"]);
     // Back again, as a replica that has never been here.
     let mut again = entry(PARENT, 3, (b"", Some(b"m")), &[2, 3]);
     again.replicas.push(ReplicaInfo { replica: WireReplica(7), node: OWN, role: Role::Voter });
@@ -410,6 +413,44 @@ fn a_node_stops_when_others_lead_what_they_can() {
     assert_eq!(node.tell(stop(&[])), ["stopped"], "nobody is there");
 }
 
+#[test]
+fn the_log_hears_of_a_replica_before_its_worker_and_of_its_end_before_its_checkpoints_go() {
+    let logged = |node: &mut Node, input| {
+        let mut effects = Vec::new();
+        node.0.step(node.1, input, &mut effects);
+        let said = effects.iter().filter_map(|effect| match effect {
+            Effect::Log(entry) => {
+                let awaited = Input::once_durable(entry).is_some();
+                let log = match **entry {
+                    LogEntry::Created { replica, .. } => format!("log {replica}"),
+                    LogEntry::Removed { replica, .. } => format!("log the end of {replica}"),
+                    _ => format!("log {entry:?}"),
+                };
+                Some(format!("{log}, awaited {awaited}"))
+            }
+            effect => said(effect),
+        });
+        said.collect::<Vec<_>>()
+    };
+    let mut node = Node::new();
+    assert_eq!(logged(&mut node, map(1, &[1, 2, 3], &[])), ["log r1, awaited true", "start p1 r1"]);
+    node.tell(map(2, &[2, 3], &[2, 3]));
+    let dropped = logged(&mut node, Input::Report(Report::Dropped(PARENT)));
+    assert_eq!(dropped, ["log the end of r1, awaited true", "remove p1 r1"]);
+    assert_eq!(node.tell(Input::RemovalDurable(PARENT)), ["delete p1"]);
+}
+
+#[test]
+fn a_checkpoint_counts_only_for_a_replica_that_the_log_knows() {
+    let load = || -> Result<_, ()> { Ok(Some(*loaded(9))) };
+    let of = |replay| RecoveredReplica::new(CHILD, replay, load).expect("it can be read");
+    let (mut removed, mut unknown) = (GroupReplay::default(), GroupReplay::default());
+    removed.removed = Some(ReplicaId(1));
+    assert!(of(removed).is_some_and(|found| found.removed.is_some() && found.loaded.is_none()));
+    unknown.created = Some((ReplicaId(1), Bytes::new()));
+    assert!(of(unknown).is_none(), "of another version");
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn planted_bugs_are_caught() {
@@ -431,6 +472,7 @@ fn planted_bugs_are_caught() {
             "leaders_elsewhere_unlearned",
             "whoever_knows_no_leader_of_the_directory_asks_for_the_map_and_whoever_leads_it_tells_who_leads_elsewhere",
         ),
+        ("removal_unflushed", "the_log_hears_of_a_replica_before_its_worker_and_of_its_end_before_its_checkpoints_go"),
         ("older_map_counts", "an_older_map_changes_nothing"),
         ("fence_awaits_nobody", "the_word_of_the_other_nodes_of_every_group_here_is_awaited"),
         ("learners_unasked", "who_joins_asks_learners_after_the_voters"),
