@@ -69,12 +69,8 @@ fn become_node(control: &mut Control, &Assignment { cluster, node, ref directory
     }
     // Once there is a map, it says where the directory is.
     if control.shared.cluster.map().version.0 == 0 {
-        let founded = first_directory(directory);
-        control.controller.replicas().may_found(&founded)?;
-        for (_, node, address) in directory {
-            control.link(*node, address);
-        }
-        control.tell(controller::Input::Founded(Box::new(founded)));
+        control.controller.replicas().may_found(&first_directory(directory))?;
+        control.tell(controller::Input::Founded(directory.clone()));
     }
     Ok(())
 }

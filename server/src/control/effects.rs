@@ -37,6 +37,8 @@ impl Control {
             }
             Effect::DeleteCheckpoints(group) => super::snapshots::delete_checkpoints(self, group),
             Effect::Map(map) => self.use_map(map),
+            Effect::Link(node, address) => self.link(node, &address),
+            Effect::Unlink(node) => self.unlink(node),
             Effect::SettingsUnknown => {
                 tracing::warn!("the directory holds settings that this version does not know; the known ones stay");
             }

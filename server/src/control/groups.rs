@@ -52,10 +52,11 @@ impl Control {
             self.outbox.on_thread(thread, move |thread| thread.set_storage(log, checkpointer));
         }
         self.storage.log = Some(opened.writer);
-        self.link_to_seeds();
         let kept = self.storage.home.read_map().and_then(|kept| postcard::from_bytes::<ClusterState>(&kept).ok());
         let kept = kept.map(Arc::new);
-        self.tell(controller::Input::Identity(opened.identity.node, kept.clone()));
+        let seeds = self.shared.config.seeds.iter().map(ToString::to_string).collect();
+        let (node, kept_state) = (opened.identity.node, kept.clone());
+        self.tell(controller::Input::Identity { node, kept: kept_state, seeds });
         for (group, replay) in opened.replay.groups {
             self.restart(PartitionId(group.0), replay)?;
         }
@@ -127,13 +128,6 @@ impl Control {
                     tracing::warn!(partition = %group, %error, "checkpoints of a removed replica could not be deleted")
                 }
             }
-        }
-    }
-
-    /// Before the map is known again: `init` numbered the nodes in the order of the seeds.
-    fn link_to_seeds(&self) {
-        for (at, seed) in self.shared.config.seeds.iter().enumerate() {
-            self.link(NodeId(at as u32 + 1), &seed.to_string());
         }
     }
 
@@ -219,17 +213,10 @@ impl Control {
         self.tell(controller::Input::Adopt(Arc::new(ClusterState { map, settings, users })));
     }
 
-    /// The controller uses this map: so do the links, and the next start.
+    /// The controller uses this map: so does the next start.
     pub(super) fn use_map(&mut self, map: Arc<PartitionMap>) {
         _ = self.shared.cluster.set_map(Arc::clone(&map));
         let own = self.shared.own.identity().map(|identity| identity.node);
-        for node in map.nodes.iter().filter(|node| Some(node.id) != own) {
-            if node.state == NodeState::Removed || node.addresses.peer.is_empty() {
-                self.unlink(node.id);
-            } else {
-                self.link(node.id, &node.addresses.peer);
-            }
-        }
         if own.and_then(|own| map.node(own)).is_some_and(|node| node.state == NodeState::Removed) {
             tracing::warn!("this node was removed from its cluster: it may be stopped, and its data directory deleted");
         }
@@ -243,7 +230,7 @@ impl Control {
     }
 
     /// Worker threads close their links to nodes that have left the map.
-    fn unlink(&self, node: NodeId) {
+    pub(super) fn unlink(&self, node: NodeId) {
         for thread in 0..self.shared.workers.count() {
             self.outbox.on_thread(thread, move |thread| {
                 thread.input(Input::Answers(node, false));
@@ -256,9 +243,6 @@ impl Control {
 
     /// Every worker thread keeps a link to every other node.
     pub(super) fn link(&self, node: NodeId, address: &str) {
-        if self.shared.own.identity().is_none_or(|own| own.node == node) {
-            return;
-        }
         let address = self.shared.config.dial_override.get(&node.0).cloned().or_else(|| address.parse().ok());
         let Some(address) = address else { return };
         // Questions and snapshots take the same way as the links.

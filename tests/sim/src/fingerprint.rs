@@ -173,13 +173,13 @@ fn show_report(report: &Report) -> String {
 pub fn show_told(input: &ControllerInput) -> String {
     match input {
         ControllerInput::Tick => "tick".into(),
-        ControllerInput::Identity(node, _) => format!("is {node}"),
+        ControllerInput::Identity { node, .. } => format!("is {node}"),
         ControllerInput::Map(map) => format!("map {}", map.version),
         ControllerInput::Adopt(state) => format!("adopt {} {:?}", state.map.version, state.settings),
         ControllerInput::Recovered(found) => {
             format!("recovered {} {:?} {:?}", found.group, found.removed, found.created)
         }
-        ControllerInput::Founded(entry) => format!("founded {}", entry.partition),
+        ControllerInput::Founded(directory) => format!("founded {directory:?}"),
         ControllerInput::Report(report) => show_report(report),
         ControllerInput::CreateDurable(group, me) => format!("{group} {me} is born"),
         ControllerInput::RemovalDurable(group) => format!("{group} is removed"),
@@ -212,6 +212,8 @@ pub fn show_wanted(effect: &Wanted) -> String {
         Wanted::Removed(group, me) => format!("removed {group} {me}"),
         Wanted::DeleteCheckpoints(group) => format!("delete checkpoints of {group}"),
         Wanted::Map(map) => format!("use map {}", map.version),
+        Wanted::Link(node, address) => format!("link {node} at {address}"),
+        Wanted::Unlink(node) => format!("unlink {node}"),
         Wanted::SettingsUnknown => "settings are unknown".into(),
         Wanted::Access { access, .. } => format!("access on {}", access.is_on()),
         Wanted::AskForMap => "ask for the map".into(),

@@ -98,7 +98,8 @@ impl World {
         let boot = self.nodes[node].boot;
         let kept = self.nodes[node].kept_maps.back().cloned();
         let state = kept.as_ref().map(|map| Arc::new(self.kept_state(map)));
-        self.tell(node, controller::Input::Identity(own(node), state));
+        let identity = controller::Input::Identity { node: own(node), kept: state, seeds: Vec::new() };
+        self.tell(node, identity);
         for (group, replay) in replay.groups {
             if let Err(error) = self.restart(node, group, replay) {
                 return self.fail("recovery", format!("n{node}.{group} does not start: {error}"));

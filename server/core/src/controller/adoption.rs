@@ -146,6 +146,10 @@ mod tests {
         effects.iter().filter_map(said).collect()
     }
 
+    fn identity(kept: Option<Arc<ClusterState>>) -> Input {
+        Input::Identity { node: NodeId(1), kept, seeds: Vec::new() }
+    }
+
     fn state(version: u64, settings: &[(&str, &str)]) -> Arc<ClusterState> {
         let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let map = PartitionMap { version: MapVersion(version), ..PartitionMap::default() };
@@ -156,7 +160,7 @@ mod tests {
     fn settings_and_users_come_before_the_map_and_what_is_kept_counts_as_not_told() {
         let mut node = Controller::new(1);
         let kept = state(3, &[("window", "7")]);
-        let begins = tell(&mut node, Input::Identity(NodeId(1), Some(Arc::clone(&kept))));
+        let begins = tell(&mut node, identity(Some(Arc::clone(&kept))));
         assert_eq!(begins, ["window 7, told false", "users, followed false"]);
         assert_eq!(tell(&mut node, Input::Map(Arc::new(kept.map.clone()))), ["map 3"]);
         assert!(tell(&mut node, Input::Adopt(state(2, &[]))).is_empty(), "it is older");
@@ -168,7 +172,7 @@ mod tests {
     #[test]
     fn a_node_that_kept_nothing_knows_no_users_until_it_is_told_that_there_are_none() {
         let mut node = Controller::new(1);
-        assert_eq!(tell(&mut node, Input::Identity(NodeId(1), None)), ["users, followed false"]);
+        assert_eq!(tell(&mut node, identity(None)), ["users, followed false"]);
         let first = tell(&mut node, Input::Adopt(state(1, &[("future", "1")])));
         let window = ClusterSettings::default().window;
         assert_eq!(

@@ -8,6 +8,7 @@
 mod adoption;
 pub mod directory_routing;
 mod fetches;
+mod links;
 mod replicas;
 pub mod routing;
 mod step;
@@ -27,6 +28,7 @@ use coppice_ordering::Time;
 pub use step::{Effect, FetchId, Input, RecoveredReplica, VerbId};
 pub use transfer::{Reached, TransferId, TransferOutcome};
 
+use crate::bootstrap::first_directory;
 use crate::machine::Machine;
 use crate::replica_manager::ReplicaManager;
 use crate::worker::{self, Report, Splits};
@@ -47,6 +49,7 @@ pub struct Controller {
     node: Option<NodeId>,
     map: Arc<PartitionMap>,
     known: adoption::Known,
+    links: links::Links,
     /// Who leads each group, as its replica here knows.
     leaders: step::ByGroup<NodeId>,
     replica_manager: ReplicaManager,
@@ -70,6 +73,7 @@ impl Controller {
             node: None,
             map: Arc::default(),
             known: adoption::Known::default(),
+            links: links::Links::default(),
             leaders: Default::default(),
             replica_manager: ReplicaManager::default(),
             leaving: Default::default(),
@@ -119,11 +123,17 @@ impl Controller {
         std::mem::swap(&mut self.effects, effects);
         match input {
             Input::Tick => self.on_tick(),
-            Input::Identity(node, kept) => self.on_identity(node, kept.as_deref()),
+            Input::Identity { node, kept, seeds } => {
+                self.on_identity(node, kept.as_deref());
+                self.link_to_seeds(&seeds);
+            }
             Input::Map(map) => self.on_kept_map(map),
             Input::Adopt(state) => self.adopt(&state.map, &state.settings, &state.users),
             Input::Recovered(recovered) => self.restart(*recovered),
-            Input::Founded(entry) => self.want(&entry),
+            Input::Founded(directory) => {
+                directory.iter().for_each(|(_, node, address)| self.link(*node, address));
+                self.want(&first_directory(&directory));
+            }
             Input::Report(report) => self.on_report(report),
             Input::CreateDurable(group, me) => self.replica_manager.create_is_durable(group, me),
             Input::RemovalDurable(group) => self.effects.push(Effect::DeleteCheckpoints(group)),

@@ -61,6 +61,8 @@ impl Controller {
     pub(super) fn use_map(&mut self, map: Arc<PartitionMap>) {
         self.map = Arc::clone(&map);
         self.effects.push(Effect::Map(Arc::clone(&map)));
+        // Before workers send to nodes that are new to them.
+        self.link_to_nodes();
         for worker in 0..self.workers {
             self.effects.push(Effect::Worker(worker, worker::Input::Map(Arc::clone(&map))));
         }

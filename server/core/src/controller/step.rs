@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_btree::KeyRange;
-use coppice_client::map::{Entry, PartitionMap};
-use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, ReshapeRequest, Reshaped};
+use coppice_client::map::PartitionMap;
+use coppice_client::wire::{self, AdminReply, MapVersion, NodeId, PartitionId, ReshapeRequest, Reshaped};
 use coppice_ordering::{Configuration, Instance, ReplicaId};
 
 use super::adoption::ClusterState;
@@ -31,16 +31,22 @@ pub type VerbId = u64;
 pub enum Input {
     /// Time passed: a deadline has come.
     Tick,
-    /// This process is that node of the cluster, and kept this for its start, if anything.
-    Identity(NodeId, Option<Arc<ClusterState>>),
+    /// This process is that node of the cluster.
+    Identity {
+        node: NodeId,
+        /// What it kept for its start.
+        kept: Option<Arc<ClusterState>>,
+        /// Addresses of the first nodes.
+        seeds: Vec<String>,
+    },
     /// At a start, behind what was recovered: the map that was kept.
     Map(Arc<PartitionMap>),
     /// Another node says that the directory holds this.
     Adopt(Arc<ClusterState>),
     /// At a start, for each group that the log of this node knows.
     Recovered(Box<RecoveredReplica>),
-    /// The group was just made, and its first replicas are these: a map will say so.
-    Founded(Box<Entry>),
+    /// The directory was just made, and its first replicas are these, on nodes at these addresses: a map will say so.
+    Founded(Vec<(wire::ReplicaId, NodeId, String)>),
     /// A worker of this node says.
     Report(Report),
     /// The create request of a replica here is durable.
@@ -165,6 +171,10 @@ pub enum Effect {
     ///
     /// [`Controller::cluster_state`]: super::Controller::cluster_state
     Map(Arc<PartitionMap>),
+    /// There is to be a link to the node, at this address.
+    Link(NodeId, String),
+    /// There is to be none any more.
+    Unlink(NodeId),
     /// The directory holds settings that this version does not know: those in use stay.
     SettingsUnknown,
     /// Who may do what: for whoever connects from now on and, where it `is_followed`, for the connections that stand.

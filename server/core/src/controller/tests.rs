@@ -77,7 +77,7 @@ struct Node(Controller, Time);
 impl Node {
     fn new() -> Node {
         let mut node = Node(Controller::new(2), Time(1));
-        node.tell(Input::Identity(OWN, None));
+        node.tell(Input::Identity { node: OWN, kept: None, seeds: Vec::new() });
         node
     }
 
@@ -307,7 +307,8 @@ fn another_nodes_word_for_a_leader_counts_where_no_replica_is_here() {
 #[test]
 fn the_word_of_the_other_nodes_of_every_group_here_is_awaited() {
     let mut node = Node::new();
-    node.tell(Input::Founded(Box::new(entry(PARENT, 1, (b"", None), &[1, 2]))));
+    let founded = [1, 2].map(|n| (WireReplica(n), NodeId(n), String::new()));
+    node.tell(Input::Founded(founded.into()));
     assert_eq!(node.0.neighbours(3), [2, 3].map(NodeId).into(), "there is no map yet");
     node.tell(map(1, &[1, 2, 4], &[]));
     assert_eq!(node.0.neighbours(3), [2, 4].map(NodeId).into());
