@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use coppice_client::wire::{AdminReply, AdminRequest, Status, StatusGet};
+use coppice_client::wire::{AdminReply, AdminRequest, NodeId, Status, StatusGet};
 use coppice_core::worker::Report;
 use tokio::sync::oneshot;
 
@@ -33,8 +33,8 @@ pub enum ToControl {
         /// Where to.
         reply: oneshot::Sender<Answer>,
     },
-    /// Another node says that this one runs on a copy of its data directory.
-    RunsOnCopy,
+    /// That node has let this one in; or it says that this one runs on a copy of its data directory, in words.
+    Vetted(NodeId, Result<(), String>),
     /// Transfer leaderships, finish, stop.
     Stop,
 }

@@ -1,7 +1,6 @@
 //! What the threads of a node share beside the mailboxes: read often, written rarely, never on the data path's way.
 
 mod cluster_view;
-mod fence;
 mod own;
 mod peers;
 mod usage;
@@ -25,9 +24,6 @@ use crate::logging::Logging;
 use crate::messages::{TellControl, ToControl};
 use crate::metrics;
 use crate::net::peer_slots::PeerSlots;
-
-/// What the log says of a node that has forgotten promises.
-const COPY_FOUND: &str = "this node runs on a copy of its data directory: it votes no more";
 
 /// Shared by all threads of a node.
 pub struct Shared {
@@ -107,25 +103,6 @@ impl Shared {
     /// The node is about to stop.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
-    }
-
-    /// Node `by` says that this one runs on a copy of its directory. It then takes part in nothing, and says so.
-    pub fn found_out(&self, by: NodeId, text: &str) {
-        if self.own.fence.with(|fence| fence.is_copy(text)) {
-            tracing::error!(%by, reason = text, next = %self.instead_of_copy(), "{COPY_FOUND}");
-            self.tell_control(ToControl::RunsOnCopy);
-        }
-    }
-
-    /// A node said so to a process that used this directory before.
-    pub fn was_found_out(&self, text: &str) {
-        self.own.fence.with(|fence| fence.is_copy(text));
-        tracing::error!(reason = text, next = %self.instead_of_copy(), "{COPY_FOUND}");
-    }
-
-    /// The command that comes next where this node runs on a copy.
-    fn instead_of_copy(&self) -> String {
-        self.own.identity().map(|own| self.config.replace_command(own.node)).unwrap_or_default()
     }
 
     /// How far this node's log is durable: told to others with every vote, so that they know an old copy of it.

@@ -24,6 +24,11 @@ impl Control {
                 self.outbox.on_thread(worker, move |thread| thread.drop_group(group));
             }
             Effect::Worker(worker, input) => self.outbox.on_thread(worker, move |thread| thread.input(input)),
+            Effect::MaySpeak(may) => shared.own.set_may_speak(may),
+            Effect::Unreached(nodes) => {
+                tracing::info!(missing = ?nodes, "nodes that could not be asked whether this one is a copy");
+            }
+            Effect::WriteCopyMark { by, text } => self.write_copy_mark(by, &text),
             Effect::Start(start) => self.start(*start),
             Effect::StateLost(group, lost) => {
                 self.driver.state_lost = Some(StorageError::StateLost { group, trimmed: lost.0 });

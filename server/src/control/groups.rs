@@ -7,7 +7,6 @@ use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_core::access::Users;
 use coppice_core::controller::{self, ClusterState, RecoveredReplica};
-use coppice_core::incarnation::fence::Fence;
 use coppice_core::replay::{Entry as LogEntry, GroupReplay};
 use coppice_core::replica_manager::Start;
 use coppice_core::worker::Input;
@@ -16,6 +15,9 @@ use super::Control;
 use crate::config::Keep;
 use crate::log::{Append, Hooks, LogOptions};
 use crate::start_error::StorageError;
+
+/// What the log says of a node that has forgotten promises.
+const COPY_FOUND: &str = "this node runs on a copy of its data directory: it votes no more";
 
 impl Control {
     /// Opens the log and starts every replica that it knows.
@@ -42,7 +44,6 @@ impl Control {
         if let Some(cut) = &opened.cut {
             tracing::info!(?cut, "the log ended in a write that was never answered for; it was cut");
         }
-        self.shared.own.fence.with(Fence::begins);
         self.shared.own.set_claim(opened.claim);
         self.shared.own.set_identity(opened.identity);
         let checkpointer = self.storage.checkpoints.as_ref().map(|(_, checkpointer)| Arc::downgrade(checkpointer));
@@ -73,48 +74,26 @@ impl Control {
         if let Some(kept) = kept {
             self.tell(controller::Input::Map(Arc::new(kept.map.clone())));
         }
-        match self.storage.home.read_copy() {
-            Some(text) => {
-                self.shared.was_found_out(&text);
-                self.stop_as_copy();
-            }
-            None => self.await_fence(),
+        let copy = self.storage.home.read_copy();
+        if let Some(reason) = &copy {
+            tracing::error!(reason = reason.as_str(), next = %self.instead_of_copy(), "{COPY_FOUND}");
         }
+        self.tell(controller::Input::Restored { seeds: self.shared.config.seeds.len() as u32, copy });
         Ok(())
     }
 
-    /// What was found on the disk says nothing before the other nodes of its groups have let this process in, or could
-    /// not be reached for an election timeout.
-    fn await_fence(&self) {
-        let nodes = self.controller.neighbours(self.shared.config.seeds.len() as u32);
-        self.shared.own.fence.with(|fence| fence.expects(nodes));
-        let (shared, timeout) = (Arc::clone(&self.shared), self.controller.settings().election_timeout);
-        crate::task::spawn(async move {
-            tokio::time::sleep(timeout).await;
-            let missing = shared.own.fence.with(Fence::ends);
-            if !missing.is_empty() {
-                tracing::info!(?missing, "nodes that could not be asked whether this one is a copy");
-            }
-        });
-    }
-
-    /// Another node says that this one runs on a copy of its directory: nothing here takes part in anything any more.
-    /// That is written down, so that no later start on this directory has to be told again.
-    pub(super) fn stop_as_copy(&mut self) {
-        if let Some(text) = self.shared.own.fence.with(|fence| fence.copy().map(str::to_owned))
-            && let Err(error) = self.storage.home.write_copy(&text)
-        {
+    /// Another node says that this one runs on a copy of its directory.
+    pub(super) fn write_copy_mark(&self, by: NodeId, reason: &str) {
+        tracing::error!(%by, reason, next = %self.instead_of_copy(), "{COPY_FOUND}");
+        if let Err(error) = self.storage.home.write_copy(reason) {
             tracing::warn!(%error, "the mark that this directory is a copy cannot be written");
         }
-        for thread in 0..self.shared.workers.count() {
-            self.outbox.on_thread(thread, move |thread| {
-                let groups: Vec<PartitionId> = thread.worker.groups().keys().copied().collect();
-                groups.into_iter().for_each(|group| thread.drop_group(group));
-            });
-        }
-        for group in self.controller.replicas().running().keys() {
-            self.shared.cluster.set_leader(*group, None);
-        }
+    }
+
+    /// The command that comes next where this node runs on a copy.
+    fn instead_of_copy(&self) -> String {
+        let own = self.shared.own.identity();
+        own.map(|own| self.shared.config.replace_command(own.node)).unwrap_or_default()
     }
 
     /// After a crash between a removal and the end of its deletion. One that stays takes room, and is tried again at

@@ -214,7 +214,8 @@ impl Control {
             ToControl::Status { get, reply } => status::answer_status(self, get, reply),
             ToControl::Admin { request, by, reply } => majority::answer_operator(self, by, *request, reply),
             ToControl::Question { asker, question, reply } => self.answer_question(*asker, *question, reply),
-            ToControl::RunsOnCopy => self.stop_as_copy(),
+            ToControl::Vetted(node, Ok(())) => self.tell(controller::Input::LetIn(node)),
+            ToControl::Vetted(by, Err(text)) => self.tell(controller::Input::IsCopy { by, text }),
             ToControl::Stop => leader_transfer::begin_stop(&self.shared),
         }
     }

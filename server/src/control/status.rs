@@ -180,7 +180,7 @@ pub(super) fn survey_if_due(control: &mut Control, rests: bool) {
 pub(super) fn condition(control: &Control) -> Condition {
     let (config, shared) = (&control.shared.config, &control.shared);
     let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
-    let copy = shared.own.fence.with(|fence| fence.copy().map(str::to_owned));
+    let copy = control.controller.fence().copy().map(str::to_owned);
     Condition {
         is_insecure: config.insecure && shared.tls().is_none(),
         access_is_on: shared.cluster.access().is_on(),

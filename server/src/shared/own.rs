@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use coppice_client::map::PartitionMap;
@@ -10,7 +11,6 @@ use coppice_core::handshake::{self, Objection, Presence};
 use coppice_core::incarnation::Identity;
 use coppice_core::incarnation::claim::IncarnationClaim;
 
-use super::fence::SharedFence;
 use crate::datadir::DataDirError;
 use crate::datadir::known_incarnations::{KnownIncarnations, MeetError};
 
@@ -21,8 +21,7 @@ pub struct OwnNode {
     claim: RwLock<IncarnationClaim>,
     /// What is remembered of each node that was met, to tell a copy of its directory (hazards.md PX12).
     pub incarnations: KnownIncarnations,
-    /// Whether this process may speak for its replicas.
-    pub fence: SharedFence,
+    may_speak: AtomicBool,
     /// Nodes that run on copies of their directories, as this one found out, and why.
     copies: Mutex<BTreeMap<NodeId, String>>,
 }
@@ -37,9 +36,19 @@ impl OwnNode {
             identity: RwLock::default(),
             claim: RwLock::default(),
             incarnations: KnownIncarnations::open(dir)?,
-            fence: SharedFence::default(),
+            may_speak: AtomicBool::new(true),
             copies: Mutex::default(),
         })
+    }
+
+    /// Whether this process may speak for its replicas: asked before every message. Costs a load.
+    pub fn may_speak(&self) -> bool {
+        self.may_speak.load(Ordering::Acquire)
+    }
+
+    /// The controller says so.
+    pub fn set_may_speak(&self, may: bool) {
+        self.may_speak.store(may, Ordering::Release);
     }
 
     /// Who this node is.

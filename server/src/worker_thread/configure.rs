@@ -7,6 +7,7 @@ use coppice_core::access::Access;
 use coppice_core::handshake::Purpose;
 
 use super::WorkerThread;
+use crate::messages::ToControl;
 use crate::net::link::{Link, Opening};
 
 impl WorkerThread {
@@ -18,15 +19,12 @@ impl WorkerThread {
         if self.shared.own.identity().is_none() {
             return;
         }
-        let (judging, fence) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
+        let (judging, shared) = (Arc::clone(&self.shared), Arc::clone(&self.shared));
         let opening = Opening {
             hello: judging.hello(Purpose::Messages, Some(node)),
             tls: judging.tls().cloned(),
             judge: Box::new(move |them| judging.judge(them)),
-            vetted: Box::new(move |said| match said {
-                Ok(()) => fence.own.fence.with(|fence| fence.let_in(node)),
-                Err(text) => fence.found_out(node, text),
-            }),
+            vetted: Box::new(move |said| shared.tell_control(ToControl::Vetted(node, said.map_err(str::to_owned)))),
         };
         let link = Link::new(node, address);
         let thread = self.this();

@@ -26,7 +26,7 @@ impl Facts {
 impl WorkerThread {
     /// Whether this node may speak for its replicas is asked before every step.
     pub(super) fn tell_fence(&mut self) {
-        let is_mute = !self.shared.own.fence.may_speak();
+        let is_mute = !self.shared.own.may_speak();
         if std::mem::replace(&mut self.facts.is_mute, is_mute) != is_mute {
             self.step(Input::MaySpeak(!is_mute));
         }

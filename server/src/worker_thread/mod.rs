@@ -339,6 +339,7 @@ impl WorkerThread {
     pub fn drop_group(&mut self, id: PartitionId) {
         self.input(Input::Drop(id));
         self.metrics.groups.remove(&id);
+        self.shared.cluster.set_leader(id, None);
     }
 
     fn end_turn(&mut self) {

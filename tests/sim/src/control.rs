@@ -149,9 +149,19 @@ impl World {
     /// The cluster's settings, as they are asked for.
     fn settings(&self) -> BTreeMap<String, String> {
         let (replicas, leader_transfer_timeout) = (self.asked.replicas as u32, LEADER_TRANSFER_TIMEOUT);
-        let settings = ClusterSettings { replicas, leader_transfer_timeout, ..ClusterSettings::default() };
+        let (election_timeout, heartbeat_interval) = (self.plan.settings.election_timeout, Duration::from_millis(1));
+        let settings = ClusterSettings {
+            replicas,
+            leader_transfer_timeout,
+            election_timeout,
+            heartbeat_interval,
+            ..Default::default()
+        };
         let pair = |key: &str| Some((key.to_owned(), settings.get(key)?));
-        ["replicas", "leader_transfer_timeout"].into_iter().filter_map(pair).collect()
+        ["replicas", "leader_transfer_timeout", "election_timeout", "heartbeat_interval"]
+            .into_iter()
+            .filter_map(pair)
+            .collect()
     }
 
     /// What a node whose newest map is this one kept for its start.
@@ -214,6 +224,9 @@ impl World {
                 self.check_transfer(node, &input);
                 self.mail(node, worker, Mail::Control(input));
             }
+            Effect::MaySpeak(may) => self.nodes[node].process.control.may_speak = may,
+            Effect::Unreached(_) => self.on_unreached(node),
+            Effect::WriteCopyMark { by, text } => self.on_found_out(node, by, &text),
             Effect::Log(entry) => self.log(node, *entry),
             Effect::Start(start) => {
                 let owner = self.nodes[node].owner(start.group);

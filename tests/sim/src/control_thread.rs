@@ -13,6 +13,8 @@ use super::store::SavedSnapshot;
 /// A node's controller, and what is on its way to it and from it.
 pub struct ControlThread {
     pub controller: Controller,
+    /// Whether the workers may send what their replicas say.
+    pub may_speak: bool,
     /// What it is yet to be told, and whether it is at it.
     pub inputs: VecDeque<Input>,
     pub is_stepping: bool,
@@ -43,6 +45,7 @@ impl ControlThread {
     pub fn new(workers: usize) -> ControlThread {
         ControlThread {
             controller: Controller::new(workers),
+            may_speak: true,
             inputs: VecDeque::new(),
             is_stepping: false,
             reported: BTreeMap::new(),

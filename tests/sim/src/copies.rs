@@ -1,5 +1,5 @@
 //! Copies of data directories: a node is stopped and its disk copied, it goes on, is stopped, and the copy takes the
-//! place of its disk (hazards.md PX12). Who may speak is the core's to say ([`Fence`], [`IncarnationTable`]), by the
+//! place of its disk (hazards.md PX12). Who may speak is the core's to say ([`coppice_core::controller`], [`IncarnationTable`]), by the
 //! boot ids in the log's header. Links between nodes, which carry that, stand here for connections; they exist in runs
 //! with such a fault only.
 //!
@@ -16,8 +16,8 @@
 use std::collections::BTreeSet;
 
 use coppice_client::wire::NodeId;
+use coppice_core::controller::Input;
 use coppice_core::handshake::standing;
-use coppice_core::incarnation::fence::Fence;
 use coppice_core::incarnation::table::IncarnationTable;
 
 use super::control::own;
@@ -43,7 +43,7 @@ impl World {
         }
         let each = &self.nodes[node];
         let linked = each.incarnations.links.get(&to) == Some(&self.nodes[to].boot);
-        if !each.incarnations.fence.may_speak() {
+        if !each.process.control.may_speak {
             self.fail("PX12 speaks unvetted", format!("n{node}, whom the others have not let in, to n{to}"));
             return false;
         }
@@ -57,34 +57,26 @@ impl World {
         linked
     }
 
-    /// Whether what a replica here wants to send is dropped, to whomever.
-    pub fn is_silent(&self, node: usize) -> bool {
-        self.faults.copies.drawn && !self.nodes[node].incarnations.fence.may_speak()
-    }
-
     /// A process is about to start what its disk holds.
     pub fn begin_greeting(&mut self, node: usize) {
         let incarnations = &mut self.nodes[node].incarnations;
         (incarnations.table, _) = IncarnationTable::read(incarnations.file.as_deref());
-        incarnations.fence = Fence::default();
-        if self.faults.copies.drawn {
-            self.nodes[node].incarnations.fence.begins();
-        }
     }
 
-    /// Its replicas stand: it greets the others, and awaits the word of those of its groups.
-    pub fn greet_all(&mut self, node: usize) {
+    /// What its disk holds runs: it greets the others. Where no copy is made, they let each other in at once.
+    pub fn restored(&mut self, node: usize) {
+        if !self.faults.copies.drawn {
+            let others = (0..self.nodes.len()).filter(|other| *other != node);
+            others.for_each(|other| self.tell(node, Input::LetIn(own(other))));
+        }
+        self.tell(node, Input::Restored { seeds: self.plan.nodes, copy: None });
         if !self.faults.copies.drawn {
             return;
         }
-        let awaited = self.nodes[node].process.control.controller.neighbours(self.map.nodes.len() as u32);
-        if self.nodes[node].incarnations.is_copy && !self.is_known(node, &awaited) {
+        let awaited = self.nodes[node].process.control.controller.fence().awaited();
+        if self.nodes[node].incarnations.is_copy && !self.is_known(node, awaited) {
             return self.take_away(node, "nobody is there who could know");
         }
-        self.nodes[node].incarnations.fence.expects(awaited);
-        let boot = self.nodes[node].boot;
-        let timeout = self.plan.settings.election_timeout.as_nanos() as Nanos;
-        self.schedule(self.now + timeout, Event::FenceEnds { node, boot });
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
             self.greet_after(node, other, 0);
             if self.nodes[other].up {
@@ -135,7 +127,7 @@ impl World {
             }
         }
         if let Err(text) = self.meet(to, node) {
-            return self.is_found_out(node, to, &text);
+            return self.tell(node, Input::IsCopy { by: own(to), text });
         }
         // Whom it does not know it does not remember either.
         if standing(own(to), self.nodes[node].process.control.controller.map()).is_ok()
@@ -149,7 +141,7 @@ impl World {
         }
         let boot = self.nodes[to].boot;
         self.nodes[node].incarnations.links.insert(to, boot);
-        self.nodes[node].incarnations.fence.let_in(own(to));
+        self.tell(node, Input::LetIn(own(to)));
     }
 
     /// `by` judges the claim of a node, and remembers it durably.
@@ -164,18 +156,18 @@ impl World {
         Ok(())
     }
 
-    fn is_found_out(&mut self, node: usize, by: usize, text: &str) {
+    /// A process is mute, for it runs on a copy.
+    pub fn on_found_out(&mut self, node: usize, by: NodeId, text: &str) {
         if !self.nodes[node].incarnations.is_copy {
-            return self.fail("PX12 false alarm", format!("n{by} takes n{node} for a copy: {text}"));
+            return self.fail("PX12 false alarm", format!("{by} takes n{node} for a copy: {text}"));
         }
-        self.nodes[node].incarnations.fence.is_copy(text);
         self.coverage.note("copy: found out");
         self.return_original(node);
     }
 
-    /// An election timeout has passed since a process started.
-    pub fn on_fence_ends(&mut self, node: usize) {
-        if self.nodes[node].incarnations.is_copy && self.nodes[node].incarnations.fence.copy().is_none() {
+    /// A process is about to speak, although not all nodes of its groups have let it in.
+    pub fn on_unreached(&mut self, node: usize) {
+        if self.nodes[node].incarnations.is_copy {
             let known =
                 self.nodes[node].incarnations.links.keys().any(|other| self.has_met_what_is_lacking(*other, node));
             // Else a node that should have known better has let it in, and the run fails when it speaks.
@@ -183,10 +175,7 @@ impl World {
                 return self.take_away(node, "who could know was not reached");
             }
         }
-        let missing = self.nodes[node].incarnations.fence.ends();
-        if !missing.is_empty() {
-            self.coverage.note("fence: a node that was not reached is not awaited");
-        }
+        self.coverage.note("fence: a node that was not reached is not awaited");
     }
 }
 

@@ -90,8 +90,6 @@ pub enum Event {
     MendPair { to: usize, from: usize },
     /// A node connects to another one.
     Greets { node: usize, boot: u64, to: usize },
-    /// A process has waited for the word of the others for long enough.
-    FenceEnds { node: usize, boot: u64 },
     /// The copy of a disk takes its place.
     PutBack { node: usize },
     /// A slow or full disk is well again.
@@ -115,8 +113,7 @@ impl Event {
             | Event::Control { node, boot, .. }
             | Event::Undecided { node, boot, .. }
             | Event::MapTold { node, boot, .. }
-            | Event::Greets { node, boot, .. }
-            | Event::FenceEnds { node, boot } => Some((node, boot)),
+            | Event::Greets { node, boot, .. } => Some((node, boot)),
             _ => None,
         }
     }

@@ -179,6 +179,9 @@ pub fn show_told(input: &ControllerInput) -> String {
         ControllerInput::Recovered(found) => {
             format!("recovered {} {:?} {:?}", found.group, found.removed, found.created)
         }
+        ControllerInput::Restored { seeds, copy } => format!("restored, {seeds} seeds, copy {copy:?}"),
+        ControllerInput::LetIn(node) => format!("let in by {node}"),
+        ControllerInput::IsCopy { by, text } => format!("copy by {by}: {text}"),
         ControllerInput::Founded(directory) => format!("founded {directory:?}"),
         ControllerInput::Report(report) => show_report(report),
         ControllerInput::CreateDurable(group, me) => format!("{group} {me} is born"),
@@ -206,6 +209,9 @@ pub fn show_told(input: &ControllerInput) -> String {
 pub fn show_wanted(effect: &Wanted) -> String {
     match effect {
         Wanted::Worker(worker, input) => format!("w{worker}: {}", show_input(input)),
+        Wanted::MaySpeak(may) => format!("may speak {may}"),
+        Wanted::Unreached(nodes) => format!("unreached {nodes:?}"),
+        Wanted::WriteCopyMark { by, text } => format!("copy by {by}: {text}"),
         Wanted::Start(start) => format!("start {} {} at {}", start.group, start.me, start.snapshot),
         Wanted::StateLost(group, lost) => format!("{group} state lost {lost:?}"),
         Wanted::Log(entry) => format!("log {entry:?}"),

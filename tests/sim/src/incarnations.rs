@@ -1,8 +1,7 @@
-//! Boot ids: whom a node has met, and whether its own process may speak.
+//! Boot ids: whom a node has met.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use coppice_core::incarnation::fence::Fence;
 use coppice_core::incarnation::table::IncarnationTable;
 
 /// What a node knows of the others' boot ids, and they of its own.
@@ -12,8 +11,6 @@ pub struct Incarnations {
     pub table: IncarnationTable,
     /// The same on its disk.
     pub file: Option<Vec<u8>>,
-    /// Whether its process may speak.
-    pub fence: Fence,
     /// Processes to which it has a connection.
     pub links: BTreeMap<usize, u64>,
     /// The truth: boot ids of other nodes that were met by this disk.
@@ -26,6 +23,5 @@ impl Incarnations {
     /// The process ends.
     pub fn forget(&mut self) {
         self.links.clear();
-        self.fence = Fence::default();
     }
 }

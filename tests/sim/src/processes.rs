@@ -115,7 +115,7 @@ impl World {
             self.arm(node);
             self.tell_settings(node);
             self.arm_controller(node);
-            self.greet_all(node);
+            self.restored(node);
         }
     }
 

@@ -34,7 +34,7 @@ impl World {
     /// What a worker has yet to hear of the world.
     pub fn facts(&self, node: usize, worker: usize) -> Vec<Input> {
         let each = &self.nodes[node];
-        let mut facts = vec![Input::Identity(own(node), CLUSTER), Input::MaySpeak(!self.is_silent(node))];
+        let mut facts = vec![Input::Identity(own(node), CLUSTER), Input::MaySpeak(each.process.control.may_speak)];
         let others = (0..self.nodes.len()).filter(|&other| other != node);
         let answers = |other: usize| self.nodes[other].up && !self.net.is_silent(node, other, self.now);
         let room = Resources {

@@ -253,7 +253,6 @@ impl World {
             Event::Deleted { node, group, .. } => self.on_deleted(node, group),
             Event::Settings { node, .. } => self.on_settings(node),
             Event::Greets { node, to, .. } => self.on_greets(node, to),
-            Event::FenceEnds { node, .. } => self.on_fence_ends(node),
             Event::PutBack { node } => self.on_put_back(node),
             Event::ControlTick { node, at, .. } => self.on_control_tick(node, at),
             Event::Control { node, input, .. } => self.tell(node, input.0),

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::{Controller, Effect};
@@ -53,9 +52,8 @@ impl Controller {
         &self.known.settings
     }
 
-    /// This process is that node, and kept this for its start. Its map comes later: the replicas here begin first.
-    pub(super) fn on_identity(&mut self, node: NodeId, kept: Option<&ClusterState>) {
-        self.node = Some(node);
+    /// This process kept this for its start. Its map comes later: the replicas here begin first.
+    pub(super) fn on_identity(&mut self, kept: Option<&ClusterState>) {
         let access = match kept.filter(|kept| kept.map.check().is_ok()) {
             Some(kept) => {
                 self.take_settings(&kept.settings);
@@ -124,7 +122,7 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
-    use coppice_client::wire::MapVersion;
+    use coppice_client::wire::{MapVersion, NodeId};
     use coppice_ordering::Time;
 
     use super::super::Input;

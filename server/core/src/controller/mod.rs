@@ -17,18 +17,18 @@ mod tests;
 mod topology;
 mod transfer;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use adoption::ClusterState;
-use coppice_client::map::{Entry, PartitionMap};
+use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::Time;
 pub use step::{Effect, FetchId, Input, RecoveredReplica, VerbId};
 pub use transfer::{Reached, TransferId, TransferOutcome};
 
 use crate::bootstrap::first_directory;
+use crate::incarnation::fence::Fence;
 use crate::machine::Machine;
 use crate::replica_manager::ReplicaManager;
 use crate::worker::{self, Report, Splits};
@@ -47,6 +47,7 @@ pub struct Controller {
     workers: usize,
     /// None: this process belongs to no cluster yet.
     node: Option<NodeId>,
+    fence: Fence,
     map: Arc<PartitionMap>,
     known: adoption::Known,
     links: links::Links,
@@ -71,6 +72,7 @@ impl Controller {
         Controller {
             workers,
             node: None,
+            fence: Fence::default(),
             map: Arc::default(),
             known: adoption::Known::default(),
             links: links::Links::default(),
@@ -97,24 +99,15 @@ impl Controller {
         &self.replica_manager
     }
 
-    /// The other nodes of the groups whose replicas run here: whether this process may speak for these is theirs to say
-    /// (hazards.md PX12). Before there is a map, the nodes of the cluster are numbered like its seeds.
-    pub fn neighbours(&self, seeds: u32) -> BTreeSet<NodeId> {
-        let running = self.replica_manager.running();
-        let is_here = |entry: &&Entry| running.contains_key(&entry.partition) && !mutant!(fence_awaits_nobody);
-        let here = self.map.groups().filter(is_here);
-        let mut nodes: BTreeSet<NodeId> = here.flat_map(|entry| entry.replicas.iter().map(|info| info.node)).collect();
-        if self.map.version.0 == 0 && !running.is_empty() {
-            nodes.extend((1..=seeds).map(NodeId));
-        }
-        nodes.retain(|&node| Some(node) != self.node);
-        nodes
+    /// What the other nodes make of this process.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
     }
 
     /// When [`Input::Tick`] is next wanted.
     pub fn deadline(&self) -> Time {
         let looks = self.looks_at.min(self.topology.deadline());
-        self.transfers.deadline().map_or(looks, |transfers| looks.min(transfers))
+        [self.transfers.deadline(), self.fence.deadline()].into_iter().flatten().fold(looks, Time::min)
     }
 
     /// The only way in.
@@ -124,12 +117,16 @@ impl Controller {
         match input {
             Input::Tick => self.on_tick(),
             Input::Identity { node, kept, seeds } => {
-                self.on_identity(node, kept.as_deref());
+                self.begin(node);
+                self.on_identity(kept.as_deref());
                 self.link_to_seeds(&seeds);
             }
             Input::Map(map) => self.on_kept_map(map),
             Input::Adopt(state) => self.adopt(&state.map, &state.settings, &state.users),
             Input::Recovered(recovered) => self.restart(*recovered),
+            Input::Restored { seeds, copy } => self.on_restored(seeds, copy),
+            Input::LetIn(node) => self.change_fence(|fence| fence.let_in(node)),
+            Input::IsCopy { by, text } => self.on_found_out(by, text),
             Input::Founded(directory) => {
                 directory.iter().for_each(|(_, node, address)| self.link(*node, address));
                 self.want(&first_directory(&directory));
@@ -174,6 +171,7 @@ impl Controller {
         if self.topology.deadline() <= self.now {
             self.drive();
         }
+        self.end_fence();
     }
 
     /// A replica here has learned who leads its group.

@@ -1,12 +1,15 @@
-//! Replicas of this node: they go on after a start, begin because the map or a split says so, and go.
+//! Replicas of this node: they go on after a start, begin because the map or a split says so, and go; and whether
+//! this process may speak for them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use coppice_client::map::{Entry, PartitionMap};
-use coppice_client::wire::PartitionId;
+use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::ReplicaId;
 
 use super::{Controller, Effect, RecoveredReplica};
+use crate::incarnation::fence::Fence;
 use crate::machine::partition::Fork;
 use crate::replay::Entry as LogEntry;
 use crate::replica_manager::{PlacementDemand, Start};
@@ -185,5 +188,73 @@ impl Controller {
         for child in self.replica_manager.unsaved() {
             self.tell_owner(child, worker::Input::CheckpointNow(child));
         }
+    }
+}
+
+/// Whether this process may speak for the replicas that it found on its disk (hazards.md PX12): the other nodes of
+/// their groups say so ([`crate::incarnation::fence`]).
+impl Controller {
+    /// This process is that node: it is mute until it is known whose word counts.
+    pub(super) fn begin(&mut self, node: NodeId) {
+        self.node = Some(node);
+        self.change_fence(Fence::begins);
+    }
+
+    /// What the disk holds runs: the word of the others is awaited for an election timeout.
+    pub(super) fn on_restored(&mut self, seeds: u32, copy: Option<String>) {
+        if let Some(text) = copy {
+            self.change_fence(|fence| _ = fence.is_copy(&text));
+            return self.drop_all();
+        }
+        let (neighbours, until) = (self.neighbours(seeds), self.now + self.known.settings.election_timeout);
+        self.change_fence(|fence| fence.expects(neighbours, until));
+    }
+
+    /// This process takes part in nothing any more. That is written down, so that no later start on this disk has to be
+    /// told again.
+    pub(super) fn on_found_out(&mut self, by: NodeId, text: String) {
+        let mut is_new = false;
+        self.change_fence(|fence| is_new = fence.is_copy(&text));
+        if is_new {
+            self.effects.push(Effect::WriteCopyMark { by, text });
+            self.drop_all();
+        }
+    }
+
+    /// An election timeout has passed: who was not reached then is awaited no longer.
+    pub(super) fn end_fence(&mut self) {
+        if self.fence.deadline().is_some_and(|until| until <= self.now) {
+            self.effects.push(Effect::Unreached(self.fence.awaited().clone()));
+            self.change_fence(|fence| _ = fence.ends());
+        }
+    }
+
+    /// Has the workers told what that means for them.
+    pub(super) fn change_fence(&mut self, change: impl FnOnce(&mut Fence)) {
+        let before = self.fence.may_speak();
+        change(&mut self.fence);
+        let may_speak = self.fence.may_speak();
+        if may_speak != before {
+            self.effects.push(Effect::MaySpeak(may_speak));
+        }
+    }
+
+    fn drop_all(&mut self) {
+        let groups: Vec<PartitionId> = self.replica_manager.running().keys().copied().collect();
+        groups.into_iter().for_each(|group| self.tell_owner(group, worker::Input::Drop(group)));
+    }
+
+    /// The other nodes of the groups whose replicas run here: whether this process may speak for these is theirs to
+    /// say. Before there is a map, the nodes of the cluster are numbered like its seeds.
+    fn neighbours(&self, seeds: u32) -> BTreeSet<NodeId> {
+        let running = self.replica_manager.running();
+        let is_here = |entry: &&Entry| running.contains_key(&entry.partition) && !mutant!(fence_awaits_nobody);
+        let here = self.map.groups().filter(is_here);
+        let mut nodes: BTreeSet<NodeId> = here.flat_map(|entry| entry.replicas.iter().map(|info| info.node)).collect();
+        if self.map.version.0 == 0 && !running.is_empty() {
+            nodes.extend((1..=seeds).map(NodeId));
+        }
+        nodes.retain(|&node| Some(node) != self.node);
+        nodes
     }
 }

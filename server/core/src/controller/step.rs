@@ -1,6 +1,6 @@
 //! What a controller is told, and what it asks its driver to do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ pub type VerbId = u64;
 pub enum Input {
     /// Time passed: a deadline has come.
     Tick,
-    /// This process is that node of the cluster.
+    /// This process is that node of the cluster. What its disk holds follows: nothing is said before
+    /// [`Input::Restored`].
     Identity {
         node: NodeId,
         /// What it kept for its start.
@@ -45,6 +46,17 @@ pub enum Input {
     Adopt(Arc<ClusterState>),
     /// At a start, for each group that the log of this node knows.
     Recovered(Box<RecoveredReplica>),
+    /// That was every group, and the map that was kept.
+    Restored {
+        /// So many nodes the cluster was formed of.
+        seeds: u32,
+        /// What [`Effect::WriteCopyMark`] has left on this disk.
+        copy: Option<String>,
+    },
+    /// That node has let this process in.
+    LetIn(NodeId),
+    /// That node says that this process runs on a copy of its directory, in words.
+    IsCopy { by: NodeId, text: String },
     /// The directory was just made, and its first replicas are these, on nodes at these addresses: a map will say so.
     Founded(Vec<(wire::ReplicaId, NodeId, String)>),
     /// A worker of this node says.
@@ -157,6 +169,12 @@ impl RecoveredReplica {
 pub enum Effect {
     /// To a worker of this node: such inputs arrive, in their order.
     Worker(usize, worker::Input),
+    /// Whether the workers may send anything for their replicas, from now on: true before the first one.
+    MaySpeak(bool),
+    /// These nodes were not reached, and are awaited no longer.
+    Unreached(BTreeSet<NodeId>),
+    /// This process runs on a copy of its directory, as that node says: the next start on this disk is told so.
+    WriteCopyMark { by: NodeId, text: String },
     /// This goes into the log, behind what went there before; [`Input::once_durable`] says what follows.
     Log(Box<LogEntry>),
     /// A replica begins, or goes on: its worker hosts it.

@@ -111,6 +111,9 @@ fn said(effect: &Effect) -> Option<String> {
         Effect::Worker(worker, worker::Input::Snapshot(group, loaded)) => {
             format!("w{worker} {} {group}", if loaded.is_some() { "installs" } else { "asks on for" })
         }
+        Effect::MaySpeak(may) => format!("may speak: {may}"),
+        Effect::Unreached(nodes) => format!("unreached: {nodes:?}"),
+        Effect::WriteCopyMark { by, text } => format!("copy by {by}: {text}"),
         Effect::Start(start) => format!("start {} {}", start.group, start.me),
         Effect::Removed(group, replica) => format!("remove {group} {replica}"),
         Effect::DeleteCheckpoints(group) => format!("delete {group}"),
@@ -307,11 +310,36 @@ fn another_nodes_word_for_a_leader_counts_where_no_replica_is_here() {
 #[test]
 fn the_word_of_the_other_nodes_of_every_group_here_is_awaited() {
     let mut node = Node::new();
+    let restored = || Input::Restored { seeds: 3, copy: None };
     let founded = [1, 2].map(|n| (WireReplica(n), NodeId(n), String::new()));
     node.tell(Input::Founded(founded.into()));
-    assert_eq!(node.0.neighbours(3), [2, 3].map(NodeId).into(), "there is no map yet");
+    node.tell(restored());
+    assert_eq!(node.0.fence().awaited(), &[2, 3].map(NodeId).into(), "there is no map yet");
     node.tell(map(1, &[1, 2, 4], &[]));
-    assert_eq!(node.0.neighbours(3), [2, 4].map(NodeId).into());
+    node.tell(restored());
+    assert_eq!(node.0.fence().awaited(), &[2, 4].map(NodeId).into());
+    assert!(node.tell(Input::LetIn(NodeId(2))).is_empty());
+    assert_eq!(node.tell(Input::LetIn(NodeId(4))), ["may speak: true"]);
+    assert_eq!(node.tell(Input::Identity { node: OWN, kept: None, seeds: Vec::new() }), ["may speak: false"]);
+    node.tell(map(2, &[1, 2, 3], &[]));
+    node.tell(restored());
+    let said = node.look();
+    assert!(said.ends_with(&["unreached: {NodeId(3)}".into(), "may speak: true".into()]), "{said:?}");
+}
+
+#[test]
+fn a_copy_is_silent_before_it_is_marked_and_drops_what_it_runs() {
+    let mut node = Node::new();
+    node.tell(map(1, &[1, 2], &[]));
+    node.tell(Input::Restored { seeds: 0, copy: None });
+    assert_eq!(node.tell(Input::LetIn(NodeId(2))), ["may speak: true"]);
+    let is_copy = || Input::IsCopy { by: NodeId(2), text: "old".into() };
+    assert_eq!(node.tell(is_copy()), ["may speak: false", "copy by n2: old", "w1 drops p1"]);
+    assert!(node.tell(is_copy()).is_empty() && node.tell(Input::LetIn(NodeId(2))).is_empty());
+    let mut next = Node::new();
+    next.tell(map(1, &[1, 2], &[]));
+    assert_eq!(next.tell(Input::Restored { seeds: 0, copy: Some("old".into()) }), ["w1 drops p1"]);
+    assert!(next.tell(Input::LetIn(NodeId(2))).is_empty());
 }
 
 #[test]

@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 
 use coppice_client::wire::NodeId;
+use coppice_ordering::Time;
 
 /// What the others make of this process.
 #[derive(Debug, Default)]
@@ -21,6 +22,8 @@ pub struct Fence {
     awaited: BTreeSet<NodeId>,
     /// Nodes that have let this process in.
     let_in: BTreeSet<NodeId>,
+    /// When whoever has not been reached is awaited no longer.
+    until: Time,
     /// In words, why it is a copy.
     copy: Option<String>,
 }
@@ -31,10 +34,21 @@ impl Fence {
         self.begins = true;
     }
 
-    /// The word of these nodes is awaited.
-    pub fn expects(&mut self, nodes: impl IntoIterator<Item = NodeId>) {
+    /// The word of these nodes is awaited until then.
+    pub fn expects(&mut self, nodes: impl IntoIterator<Item = NodeId>, until: Time) {
         self.begins = false;
         self.awaited = nodes.into_iter().filter(|node| !self.let_in.contains(node)).collect();
+        self.until = until;
+    }
+
+    /// The nodes whose word is awaited.
+    pub fn awaited(&self) -> &BTreeSet<NodeId> {
+        &self.awaited
+    }
+
+    /// When [`Fence::ends`] is wanted.
+    pub fn deadline(&self) -> Option<Time> {
+        (!self.awaited.is_empty()).then_some(self.until)
     }
 
     /// A node has let this process in.
@@ -43,9 +57,8 @@ impl Fence {
         self.awaited.remove(&node);
     }
 
-    /// An election timeout has passed: whoever has not been reached is awaited no longer. Names them.
+    /// It is time: whoever has not been reached is awaited no longer. Names them.
     pub fn ends(&mut self) -> BTreeSet<NodeId> {
-        self.begins = false;
         std::mem::take(&mut self.awaited)
     }
 
@@ -82,7 +95,7 @@ mod tests {
         fence.begins();
         fence.let_in(A);
         assert!(!fence.may_speak(), "it is not known yet who else there is");
-        fence.expects([A, B]);
+        fence.expects([A, B], Time(7));
         assert!(!fence.may_speak(), "one of them may know better");
         fence.let_in(B);
         assert!(fence.may_speak());
@@ -92,10 +105,11 @@ mod tests {
     fn a_node_that_cannot_be_reached_is_not_waited_for_for_ever() {
         let mut fence = Fence::default();
         fence.begins();
-        fence.expects([A, B]);
+        fence.expects([A, B], Time(7));
         fence.let_in(B);
+        assert_eq!(fence.deadline(), Some(Time(7)));
         assert_eq!(fence.ends(), BTreeSet::from([A]));
-        assert!(fence.may_speak());
+        assert!(fence.may_speak() && fence.deadline().is_none());
     }
 
     #[test]
