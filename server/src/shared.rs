@@ -125,12 +125,12 @@ impl Shared {
         Duration::from_nanos(self.looked.load(Ordering::Relaxed))
     }
 
-    /// Whether who is at the other end of a connection may talk: see [`OwnNode::judge`].
+    /// Whether who is at the other end of a connection may talk: see [`coppice_core::handshake::MetNodes::judge`].
     ///
     /// # Errors
     /// For both.
     pub fn judge(&self, them: &Presence) -> Result<(), Objection> {
-        self.own.judge(them, &self.cluster.map())
+        self.own.incarnations.meet(them, &self.cluster.map())
     }
 
     /// Changes what this node logs.

@@ -11,10 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use common::Scratch;
+use coppice_client::map::PartitionMap;
 use coppice_client::wire::PartitionId;
+use coppice_core::handshake::{Objection, Presence};
 use coppice_core::incarnation::claim::ClaimError;
 use coppice_core::replay::Entry;
-use coppice_server::datadir::known_incarnations::{KnownIncarnations, MeetError};
+use coppice_server::datadir::known_incarnations::KnownIncarnations;
 use coppice_server::datadir::{ClusterId, DataDir, DataDirError, NodeId};
 use coppice_server::log::{Append, Hooks, LogError, LogOptions, OpenLog, ReplicaId};
 
@@ -179,10 +181,11 @@ impl OtherNode {
     }
 
     /// Starts the node of this directory, which greets the other node and works.
-    fn meets(&self, dir: &Path) -> Result<(), MeetError> {
+    fn meets(&self, dir: &Path) -> Result<(), Objection> {
         let mut dir = DataDir::open(dir).expect("opens");
         let opened = open_log(&mut dir).expect("opens");
-        self.known.meet(NodeId(2), &opened.claim)
+        let them = Presence { cluster: CLUSTER, node: NodeId(2), claim: opened.claim };
+        self.known.meet(&them, &PartitionMap::default())
     }
 
     /// Its process ends, without a word, and starts again.
@@ -231,11 +234,11 @@ fn px12_a_copy_put_back_one_start_later_is_told_by_nodes_that_restarted_since() 
     other.meets(&temp.0).expect("the original, started again");
     other.restarts();
     let refused = other.meets(&old.0);
-    assert!(matches!(refused, Err(MeetError::Copy(ClaimError::Twins { .. }))), "{refused:?}");
+    assert!(matches!(refused, Err(Objection::Copy(ClaimError::Twins { .. }))), "{refused:?}");
     other.restarts();
     // The copy starts once more: a start that nobody knows, of another past.
     let refused = other.meets(&old.0);
-    assert!(matches!(refused, Err(MeetError::Copy(ClaimError::OtherPast { .. }))), "{refused:?}");
+    assert!(matches!(refused, Err(Objection::Copy(ClaimError::OtherPast { .. }))), "{refused:?}");
     other.meets(&temp.0).expect("the original");
 }
 
@@ -252,7 +255,7 @@ fn px12_a_copy_that_started_often_is_told_all_the_same() {
         OtherNode::new().meets(&old.0).expect("nobody who knows");
     }
     let refused = other.meets(&old.0);
-    assert!(matches!(refused, Err(MeetError::Copy(ClaimError::OtherPast { .. }))), "{refused:?}");
+    assert!(matches!(refused, Err(Objection::Copy(ClaimError::OtherPast { .. }))), "{refused:?}");
 }
 
 /// Once another node said so, no later start needs to be told.

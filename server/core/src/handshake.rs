@@ -3,14 +3,17 @@
 //!
 //! A mismatch is a refusal with a sentence, which both ends log: the one that refuses sends it.
 
+mod met;
+
 use bytes::BytesMut;
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::tls::names::Names;
 use coppice_client::wire::frame::HEADER_BYTES;
 use coppice_client::wire::{ClusterId, Frame, FrameDecoder, Kind, NodeId, Refusal};
+pub use met::{MetNodes, NewStart};
 use serde::{Deserialize, Serialize};
 
-use crate::incarnation::claim::IncarnationClaim;
+use crate::incarnation::claim::{ClaimError, IncarnationClaim};
 use crate::wire::peer_frame;
 
 /// Version of everything that nodes say to one another.
@@ -47,32 +50,27 @@ pub struct Presence {
 /// What one end of a connection has against the other one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Objection {
-    /// It runs on a copy of its directory, in words: it must not vote.
-    Copy(String),
+    /// It runs on a copy of its directory: it must not vote.
+    Copy(ClaimError),
     /// It is not let in now.
     Other(String),
 }
 
 impl Objection {
     /// In words.
-    pub fn text(&self) -> &str {
+    pub fn text(&self) -> String {
         match self {
-            Objection::Copy(text) | Objection::Other(text) => text,
+            Objection::Copy(error) => error.to_string(),
+            Objection::Other(text) => text.clone(),
         }
     }
 
     /// As the frame that tells the dialer.
     pub fn frame(&self) -> BytesMut {
         match self {
-            Objection::Copy(text) => peer_frame::frame(peer_frame::COPY, text.as_bytes()),
+            Objection::Copy(error) => peer_frame::frame(peer_frame::COPY, error.to_string().as_bytes()),
             Objection::Other(text) => refusal(text),
         }
-    }
-}
-
-impl From<String> for Objection {
-    fn from(text: String) -> Objection {
-        Objection::Other(text)
     }
 }
 
@@ -127,23 +125,27 @@ pub fn read_hello(frame: &Frame) -> Result<PeerHello, String> {
     }
 }
 
-/// Judges a greeting, as the acceptor that is `own`: the dialer's certificate has the names `names`, it may be served,
-/// and `judge` has nothing against it.
+/// Judges the first frame of a connection, as the acceptor that is `own`: the dialer's certificate has the names
+/// `names`, it may be served, and `judge` has nothing against it. Returns what it says, and the answer.
 ///
 /// # Errors
-/// For both.
-pub fn judge_hello(
-    hello: &PeerHello,
+/// For both, and which node the dialer says that it is.
+pub fn accept(
+    frame: &Frame,
     names: Option<&Names>,
-    own: Option<&Presence>,
+    own: Option<Presence>,
     map: &PartitionMap,
     judge: impl FnOnce(&Presence) -> Result<(), Objection>,
-) -> Result<(), Objection> {
-    certified(hello, names)?;
-    admit(hello, own, map)?;
-    match &hello.from {
+) -> Result<(PeerHello, BytesMut), (Option<NodeId>, Objection)> {
+    let hello = read_hello(frame).map_err(|text| (None, Objection::Other(text)))?;
+    let judged = certified(&hello, names).and_then(|()| admit(&hello, own.as_ref(), map)).map_err(Objection::Other);
+    let judged = judged.and_then(|()| match &hello.from {
         Some(them) if hello.purpose != Purpose::Forming => judge(them),
         _ => Ok(()),
+    });
+    match judged {
+        Ok(()) => Ok((hello, frame_of(peer_frame::WELCOME, &PeerWelcome { protocol: PEER_PROTOCOL, from: own }))),
+        Err(objection) => Err((hello.from.map(|them| them.node), objection)),
     }
 }
 
@@ -255,7 +257,7 @@ pub fn judge_answer(
     if hello.purpose != Purpose::Forming
         && let Some(them) = &them
     {
-        judge(them).map_err(|objection| WelcomeError::Unwanted(objection.text().to_owned()))?;
+        judge(them).map_err(|objection| WelcomeError::Unwanted(objection.text()))?;
     }
     Ok(them)
 }

@@ -10,9 +10,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use coppice_client::channel::{Channel, HandshakeError};
 use coppice_client::wire::{Frame, FrameDecoder, Kind};
-use coppice_core::handshake::{
-    self, HELLO_BYTES_MAX, Objection, PEER_PROTOCOL, PeerWelcome, Presence, Purpose, refusal_text,
-};
+use coppice_core::handshake::{self, HELLO_BYTES_MAX, Presence, Purpose, refusal_text};
 use coppice_core::question::{Answer, Asker, Question};
 use coppice_core::wire::peer_frame;
 use tokio::net::{TcpListener, TcpStream};
@@ -226,23 +224,18 @@ async fn greet(shared: &Shared, stream: TcpStream) -> Option<ProvenPeer> {
         }
         Err(_) => return None,
     };
-    let own = shared.own.presence();
-    let judged = handshake::read_hello(&frame).map_err(Objection::from).and_then(|hello| {
-        let map = shared.cluster.map();
-        let judged = handshake::judge_hello(&hello, stream.names(), own.as_ref(), &map, |them| shared.judge(them));
-        if let (Err(objection), Some(them)) = (&judged, &hello.from) {
-            // Said on both sides: each operator looks at the own log first.
-            tracing::warn!(node = %them.node, reason = objection.text(), "a node is refused");
-        }
-        judged.map(|()| hello)
-    });
-    match judged {
-        Ok(hello) => {
-            let welcome = PeerWelcome { protocol: PEER_PROTOCOL, from: own };
-            stream.write_all(&handshake::frame_of(peer_frame::WELCOME, &welcome)).await.ok()?;
+    let map = shared.cluster.map();
+    let judge = |them: &Presence| shared.judge(them);
+    match handshake::accept(&frame, stream.names(), shared.own.presence(), &map, judge) {
+        Ok((hello, welcome)) => {
+            stream.write_all(&welcome).await.ok()?;
             Some(ProvenPeer { stream, received: decoder.into_rest(), purpose: hello.purpose, from: hello.from })
         }
-        Err(objection) => {
+        Err((node, objection)) => {
+            if let Some(node) = node {
+                // Said on both sides: each operator looks at the own log first.
+                tracing::warn!(%node, reason = objection.text(), "a node is refused");
+            }
             say_no(stream, objection.frame()).await;
             None
         }

@@ -188,7 +188,7 @@ pub(super) fn condition(control: &Control) -> Condition {
         memory_is_full: shared.usage.memory_is_full(),
         disk_is_full: control.storage.space().is_some_and(|space| space.full),
         copy: copy.map(|why| (own, why, config.replace_command(own))),
-        copies: shared.own.copies(),
+        copies: shared.own.incarnations.copies(),
         damaged: control.controller.replicas().awaiting_snapshot().keys().copied().collect(),
     }
 }

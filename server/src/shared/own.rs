@@ -1,18 +1,15 @@
 //! Who this process is, whom it lets in, and whether others let it in.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
-use coppice_client::map::PartitionMap;
-use coppice_client::wire::NodeId;
-use coppice_core::handshake::{self, Objection, Presence};
+use coppice_core::handshake::Presence;
 use coppice_core::incarnation::Identity;
 use coppice_core::incarnation::claim::IncarnationClaim;
 
 use crate::datadir::DataDirError;
-use crate::datadir::known_incarnations::{KnownIncarnations, MeetError};
+use crate::datadir::known_incarnations::KnownIncarnations;
 
 /// This process among the nodes.
 pub struct OwnNode {
@@ -22,8 +19,6 @@ pub struct OwnNode {
     /// What is remembered of each node that was met, to tell a copy of its directory (hazards.md PX12).
     pub incarnations: KnownIncarnations,
     may_speak: AtomicBool,
-    /// Nodes that run on copies of their directories, as this one found out, and why.
-    copies: Mutex<BTreeMap<NodeId, String>>,
 }
 
 impl OwnNode {
@@ -37,7 +32,6 @@ impl OwnNode {
             claim: RwLock::default(),
             incarnations: KnownIncarnations::open(dir)?,
             may_speak: AtomicBool::new(true),
-            copies: Mutex::default(),
         })
     }
 
@@ -66,36 +60,6 @@ impl OwnNode {
     /// Set once, by `init` or at start.
     pub fn set_identity(&self, identity: Identity) {
         *self.identity.write().unwrap_or_else(PoisonError::into_inner) = Some(identity);
-    }
-
-    /// Whether who is at the other end of a connection may talk in this life. Of nodes that the map does not know
-    /// nothing is remembered.
-    ///
-    /// # Errors
-    /// For both: its claim contradicts what was met before, so it runs on a copy of its directory. Or it cannot be
-    /// written down whom this node met.
-    pub fn judge(&self, them: &Presence, map: &PartitionMap) -> Result<(), Objection> {
-        if handshake::standing(them.node, map).is_err() {
-            return Ok(());
-        }
-        let met = self.incarnations.meet(them.node, &them.claim);
-        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        match met {
-            Ok(()) => {
-                copies.remove(&them.node);
-                Ok(())
-            }
-            Err(MeetError::Unwritten(error)) => Err(Objection::Other(MeetError::Unwritten(error).to_string())),
-            Err(MeetError::Copy(error)) => {
-                copies.insert(them.node, error.to_string());
-                Err(Objection::Copy(error.to_string()))
-            }
-        }
-    }
-
-    /// Nodes that run on copies of their directories, as this one found out, and why.
-    pub fn copies(&self) -> BTreeMap<NodeId, String> {
-        self.copies.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What this start says of its log. Set once, when the log is open.

@@ -348,8 +348,9 @@ pub fn run_greetings(bytes: &[u8]) -> bool {
         0 => handshake::read_hello(&frame(peer_frame::HELLO)).is_ok_and(|hello| {
             assert_eq!(stable::<PeerHello>(body), Some(hello.clone()));
             let map = map(ClusterId(7));
-            _ = handshake::judge_hello(&hello, None, None, &PartitionMap::default(), |_| Ok(()));
-            _ = handshake::judge_hello(&hello, None, Some(&own), &map, |_| Ok(()));
+            let frame = frame(peer_frame::HELLO);
+            _ = handshake::accept(&frame, None, None, &PartitionMap::default(), |_| Ok(()));
+            _ = handshake::accept(&frame, None, Some(own), &map, |_| Ok(()));
             if let Some(from) = &hello.from {
                 let mut known = coppice_core::incarnation::claim::KnownIncarnation::default();
                 known.told(1 << 40);

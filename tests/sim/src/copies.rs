@@ -1,7 +1,7 @@
 //! Copies of data directories: a node is stopped and its disk copied, it goes on, is stopped, and the copy takes the
-//! place of its disk (hazards.md PX12). Who may speak is the core's to say ([`coppice_core::controller`], [`IncarnationTable`]), by the
-//! boot ids in the log's header. Links between nodes, which carry that, stand here for connections; they exist in runs
-//! with such a fault only.
+//! place of its disk (hazards.md PX12). Who may speak, and whom a node lets in, is the core's to say
+//! ([`coppice_core::controller`], [`coppice_core::handshake`]), by the boot ids in the log's header. Links between
+//! nodes, which carry that, stand here for connections; they exist in runs with such a fault only.
 //!
 //! The rule: a copy says nothing, from its start until it is found out. It holds where a node of its groups that met a
 //! boot id which the copy lacks can be asked. Where all such nodes are down or cut off when the copy starts, nobody can
@@ -14,18 +14,24 @@
 //! A copy beside the living node is not drawn: a place in the simulated network belongs to one process.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use coppice_client::wire::NodeId;
+use coppice_client::wire::{Frame, FrameDecoder, NodeId};
 use coppice_core::controller::Input;
-use coppice_core::handshake::standing;
-use coppice_core::incarnation::table::IncarnationTable;
+use coppice_core::handshake::{
+    HELLO_BYTES_MAX, MetNodes, Objection, PEER_PROTOCOL, PeerHello, Presence, Purpose, WelcomeError, accept, frame_of,
+    judge_answer, standing,
+};
+use coppice_core::wire::peer_frame;
 
 use super::control::own;
 use super::events::Event;
 use super::faults::{Disk, DiskCopy};
 use super::known::Aside;
+use super::node::place;
 use super::plan::fault::Target;
 use super::plan::{MS, Nanos};
+use super::store::CLUSTER;
 use super::world::World;
 
 /// Between two attempts to connect to a node that does not answer.
@@ -52,7 +58,7 @@ impl World {
         }
         if linked {
             let durable = self.nodes[node].store.durable_lsn();
-            self.nodes[to].incarnations.table.told(own(node), durable);
+            self.nodes[to].incarnations.known.told(own(node), durable);
         }
         linked
     }
@@ -60,7 +66,7 @@ impl World {
     /// A process is about to start what its disk holds.
     pub fn begin_greeting(&mut self, node: usize) {
         let incarnations = &mut self.nodes[node].incarnations;
-        (incarnations.table, _) = IncarnationTable::read(incarnations.file.as_deref());
+        (incarnations.known, _) = MetNodes::read(incarnations.file.as_deref());
     }
 
     /// What its disk holds runs: it greets the others. Where no copy is made, they let each other in at once.
@@ -117,42 +123,58 @@ impl World {
         }
         let there = self.nodes[to].up && self.nodes[to].paused_until <= self.now;
         let both = self.net.hears(node, to) && self.net.hears(to, node);
-        let known = standing(own(node), self.nodes[to].process.control.controller.map()).is_ok();
-        if !there || !both || !known {
+        if !there || !both {
             return self.greet_after(node, to, REDIAL);
         }
+        let is_known = standing(own(node), self.nodes[to].process.control.controller.map()).is_ok();
         for (copy, other) in [(node, to), (to, node)] {
-            if self.nodes[copy].incarnations.is_copy && !self.has_met_what_is_lacking(other, copy) {
+            if is_known && self.nodes[copy].incarnations.is_copy && !self.has_met_what_is_lacking(other, copy) {
                 return self.take_away(copy, "a node that never met the original would believe it");
             }
         }
-        if let Err(text) = self.meet(to, node) {
-            return self.tell(node, Input::IsCopy { by: own(to), text });
-        }
-        // Whom it does not know it does not remember either.
-        if standing(own(to), self.nodes[node].process.control.controller.map()).is_ok()
-            && let Err(text) = self.meet(node, to)
-        {
-            // It hears that itself when it greets.
-            if !self.nodes[to].incarnations.is_copy {
+        match self.shake_hands(node, to) {
+            Ok(_) => {
+                let boot = self.nodes[to].boot;
+                self.nodes[node].incarnations.links.insert(to, boot);
+                self.tell(node, Input::LetIn(own(to)));
+            }
+            Err(WelcomeError::Copy(text)) => self.tell(node, Input::IsCopy { by: own(to), text }),
+            // A copy hears that itself when it greets.
+            Err(WelcomeError::Unwanted(text)) if !self.nodes[to].incarnations.is_copy => {
                 self.fail("PX12 false alarm", format!("n{node} takes n{to} for a copy: {text}"));
             }
-            return self.greet_after(node, to, REDIAL);
+            Err(_) => self.greet_after(node, to, REDIAL),
         }
-        let boot = self.nodes[to].boot;
-        self.nodes[node].incarnations.links.insert(to, boot);
-        self.tell(node, Input::LetIn(own(to)));
     }
 
-    /// `by` judges the claim of a node, and remembers it durably.
-    fn meet(&mut self, by: usize, node: usize) -> Result<(), String> {
-        let Some(claim) = self.nodes[node].store.claim() else { return Ok(()) };
+    /// Both ends of a connection say who they are, and judge each other.
+    fn shake_hands(&mut self, node: usize, to: usize) -> Result<Option<Presence>, WelcomeError> {
+        let from = Some(self.presence(node));
+        let hello = PeerHello { protocol: PEER_PROTOCOL, purpose: Purpose::Messages, from, to: Some(own(to)) };
+        let first = first_frame(&frame_of(peer_frame::HELLO, &hello)).0;
+        let (acceptor, map) = (self.presence(to), Arc::clone(self.nodes[to].process.control.controller.map()));
+        let accepted = accept(&first, None, Some(acceptor), &map, |them| self.meet(to, them));
+        let answer = accepted.map_or_else(|(_, objection)| objection.frame(), |(_, welcome)| welcome);
+        let (answer, behind) = first_frame(&answer);
+        judge_answer(&hello, &answer, &behind, |them| self.meet(node, them))
+    }
+
+    fn presence(&self, node: usize) -> Presence {
+        let claim = self.nodes[node].store.claim().unwrap_or_default();
+        Presence { cluster: CLUSTER, node: own(node), claim }
+    }
+
+    /// `by` judges who is at the other end of a connection, and remembers it durably.
+    fn meet(&mut self, by: usize, them: &Presence) -> Result<(), Objection> {
+        let map = Arc::clone(self.nodes[by].process.control.controller.map());
         let incarnations = &mut self.nodes[by].incarnations;
-        if let Some(newer) = incarnations.table.judge(own(node), &claim).map_err(|error| error.to_string())? {
-            incarnations.file = Some(newer.file());
-            incarnations.table.take(own(node), newer);
+        if let Some(start) = incarnations.known.judge(them, &map)? {
+            incarnations.file = Some(start.file());
+            incarnations.known.take(start);
         }
-        incarnations.met.insert((node, claim.boot_id));
+        if standing(them.node, &map).is_ok() {
+            incarnations.met.insert((place(them.node), them.claim.boot_id));
+        }
         Ok(())
     }
 
@@ -278,4 +300,11 @@ impl World {
         std::mem::swap(&mut each.incarnations.file, &mut copied.other.file);
         std::mem::swap(&mut each.incarnations.met, &mut copied.other.met);
     }
+}
+
+fn first_frame(bytes: &[u8]) -> (Frame, FrameDecoder) {
+    let mut decoder = FrameDecoder::new(HELLO_BYTES_MAX);
+    decoder.feed(bytes);
+    let frame = decoder.next_frame().expect("a frame").expect("whole");
+    (frame, decoder)
 }

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use coppice_core::incarnation::table::IncarnationTable;
+use coppice_core::handshake::MetNodes;
 
 /// What a node knows of the others' boot ids, and they of its own.
 #[derive(Default)]
 pub struct Incarnations {
     /// Whom its process has met, as on its disk and since.
-    pub table: IncarnationTable,
+    pub known: MetNodes,
     /// The same on its disk.
     pub file: Option<Vec<u8>>,
     /// Processes to which it has a connection.
