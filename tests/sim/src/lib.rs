@@ -17,6 +17,7 @@
 //! | `net`, `damage` | messages on their way, and damaged there |
 //! | `faults`, `harm`, `triggers` | what went wrong so far; how each fault is made; those that wait for their moment |
 //! | `incarnations`, `copies` | disks put back as they were, and what nodes know of each other's boot ids |
+//! | `forming` | `init`, over processes without a cluster |
 //! | `client`, `clients` | client sessions and their workload |
 //! | [`during`] | what clients get while a cut lasts |
 //! | `observe`, `oracle`, `known`, `groups`, `tickets`, `ledger`, `watermarks`, `positions`, `found` | invariants after every step, from the simulator's own knowledge |
@@ -46,6 +47,8 @@ mod exhaustive;
 mod failing;
 mod faults;
 mod fingerprint;
+#[cfg(test)]
+mod forming;
 mod found;
 mod groups;
 mod harm;

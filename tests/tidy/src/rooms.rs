@@ -275,6 +275,7 @@ const ORDERS: &[Order] = &[
             "incarnations",
             "node",
             "world",
+            "forming",
             "control",
             "stops",
             "processes",
