@@ -165,14 +165,15 @@ impl ReplicaManager {
         }
     }
 
-    /// Whether the directory may begin here as `entry` says. Every `init` asks the first seed first,
-    /// which has a replica of it in any case.
+    /// Whether the directory may begin here as `entry` says; without replicas it says nothing. Every `init` asks the
+    /// first seed first, which has a replica of it in any case.
     ///
     /// # Errors
     /// It began here with other replicas: a majority of these and one of those could decide beside each other.
     pub fn may_found(&self, entry: &Entry) -> Result<(), String> {
         let asked = entry.replicas.iter().map(|info| (ids::replica(info.replica), info.node));
-        if self.founders.is_empty() || self.founders.iter().copied().eq(asked) || mutant!(founds_otherwise) {
+        let says_nothing = self.founders.is_empty() || entry.replicas.is_empty();
+        if says_nothing || self.founders.iter().copied().eq(asked) || mutant!(founds_otherwise) {
             return Ok(());
         }
         let nodes: Vec<String> = self.founders.iter().map(|(_, node)| node.to_string()).collect();

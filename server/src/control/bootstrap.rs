@@ -67,9 +67,9 @@ fn become_node(control: &mut Control, &Assignment { cluster, node, ref directory
         control.storage.home.adopt(cluster, node).map_err(|error| error.to_string())?;
         control.open_log().map_err(|error| error.to_string())?;
     }
+    control.controller.replicas().may_found(&first_directory(directory))?;
     // Once there is a map, it says where the directory is.
     if control.shared.cluster.map().version.0 == 0 {
-        control.controller.replicas().may_found(&first_directory(directory))?;
         control.tell(controller::Input::Founded(directory.clone()));
     }
     Ok(())

@@ -74,7 +74,7 @@ type Asker = (u64, u64);
 enum Event {
     Start(usize),
     Crash { seed: usize, down: Nanos, is_wiped: bool },
-    Init { seed: usize, if_needed: bool },
+    Init { seed: usize, if_needed: bool, replicas: u32 },
     Identify { asker: Asker, seed: usize },
     Assign { asker: Asker, seed: usize, assignment: Assignment },
     Decide { asker: Asker, command: Box<DirectoryCommand>, until: Nanos },
@@ -121,7 +121,8 @@ impl World {
         }
         for _ in 0..random.below(4) {
             let (at, seed) = (random.below(FAULTS_END), random.below(SEEDS));
-            world.order(at, Event::Init { seed, if_needed: random.chance(300) });
+            let replicas = if random.chance(200) { 1 } else { 3 };
+            world.order(at, Event::Init { seed, if_needed: random.chance(300), replicas });
         }
         // Most faults come while the first `init` is at it.
         for _ in 0..random.below(6) {
@@ -187,7 +188,7 @@ impl World {
                 self.order(down, Event::Start(seed));
             }
             Event::Crash { .. } => {}
-            Event::Init { seed, if_needed } => self.init(seed, if_needed),
+            Event::Init { seed, if_needed, replicas } => self.init(seed, if_needed, replicas),
             Event::Identify { asker, seed } if self.is_there(asker) => match self.seeds[seed].is_up {
                 true => self.hear(asker, Heard::Identified { seed: address(seed), who: self.identified(seed) }),
                 false => self.order(ASK_AGAIN, Event::Identify { asker, seed }),
@@ -227,7 +228,7 @@ impl World {
         let each = &mut self.seeds[seed];
         each.is_up = true;
         let Some((_, node)) = each.identity else { return };
-        self.tell(seed, Input::Identity(node));
+        self.tell(seed, Input::Identity { node, kept: None, seeds: Vec::new() });
         if let Some(created) = self.seeds[seed].created.clone() {
             let (group, created, replay) = (PartitionId::DIRECTORY, Some(created), GroupReplay::default());
             let recovered = RecoveredReplica { group, removed: None, created, loaded: None, replay };
@@ -264,19 +265,21 @@ impl World {
         let &Assignment { cluster, node, ref directory } = assignment;
         if becomes(self.seeds[seed].identity, (cluster, node))? {
             self.seeds[seed].identity = Some((cluster, node));
-            self.tell(seed, Input::Identity(node));
+            self.tell(seed, Input::Identity { node, kept: None, seeds: Vec::new() });
             self.tell(seed, Input::Restored { seeds: SEEDS as u32, copy: None });
         }
+        self.seeds[seed].controller.replicas().may_found(&first_directory(directory))?;
         if self.seeds[seed].map.version.0 == 0 {
-            self.tell(seed, Input::Founded(Box::new(first_directory(directory))));
+            self.tell(seed, Input::Founded(directory.clone()));
         }
         Ok(())
     }
 
-    fn init(&mut self, seed: usize, if_needed: bool) {
+    fn init(&mut self, seed: usize, if_needed: bool, replicas: u32) {
         self.inits += 1;
         let (number, drawn) = (self.inits, ClusterId(u128::from(self.random.next())));
-        let request = InitRequest { partitions: 2, nonce: number, if_needed, ..InitRequest::default() };
+        let settings = vec![("replicas".into(), replicas.to_string())];
+        let request = InitRequest { partitions: 2, nonce: number, if_needed, settings, ..InitRequest::default() };
         let each = &mut self.seeds[seed];
         if !each.is_up {
             return;
@@ -291,7 +294,7 @@ impl World {
         match each.bootstrap.init(process, request, drawn) {
             Init::PassOn(first) => {
                 assert_eq!(first, address(0));
-                self.init(0, if_needed);
+                self.init(0, if_needed, replicas);
             }
             Init::Answer(answer) => self.answers.push(*answer),
             Init::Form(mut forming) => {
@@ -348,7 +351,8 @@ impl World {
         let cluster = self.seeds[0].identity.expect("it is a node by now").0;
         let is_there =
             |seed: &&Seed| seed.is_up && seed.created.is_some() && seed.identity.unwrap_or_default().0 == cluster;
-        if self.seeds.iter().filter(is_there).count() <= SEEDS / 2 {
+        let founders = self.founders().unwrap_or(SEEDS);
+        if self.seeds.iter().filter(is_there).count() <= founders / 2 {
             return match self.now < until {
                 true => self.order(ASK_AGAIN, Event::Decide { asker, command, until }),
                 false => self.hear(asker, Heard::Decided(Err("no leader of the directory is known".into()))),
@@ -363,6 +367,11 @@ impl World {
             let delay = self.delay();
             self.order(delay, Event::Map { seed });
         }
+    }
+
+    /// With how many replicas group 0 began.
+    fn founders(&self) -> Option<usize> {
+        self.seeds.iter().find_map(|seed| Some(seed.created.as_ref()?.1.nodes().count()))
     }
 
     /// A node hears of its cluster's map, if there is one.
@@ -381,7 +390,8 @@ fn play(number: u64) -> bool {
     world.run(2 * FAULTS_END + 60_000 * MS);
     assert!(world.seeds.iter().all(|seed| seed.is_up && seed.forming.is_empty()), "{number}: an init has no end");
     let goes_on = world.seeds.iter().any(|seed| seed.identity.is_some());
-    world.order(0, Event::Init { seed: (number % 3) as usize, if_needed: true });
+    let replicas = world.founders().unwrap_or(SEEDS) as u32;
+    world.order(0, Event::Init { seed: (number % 3) as usize, if_needed: true, replicas });
     world.run(world.now + Duration::from_secs(120).as_nanos() as Nanos);
     let cluster = world.seeds.iter().find_map(|seed| seed.identity).map(|(cluster, _)| cluster);
     match world.answers.last() {
@@ -401,7 +411,8 @@ fn one_cluster_is_formed_whatever_ends_and_is_asked_again_meanwhile() {
 
 #[cfg(feature = "mutants")]
 #[test]
-fn a_first_seed_that_lost_its_disk_and_asks_nobody_is_caught() {
+fn forming_that_asks_nobody_or_begins_otherwise_is_caught() {
     let test = "forming::one_cluster_is_formed_whatever_ends_and_is_asked_again_meanwhile";
     planted::assert_caught("init_asks_nobody", test);
+    planted::assert_caught("founds_otherwise", test);
 }

@@ -479,6 +479,7 @@ fn the_directory_begins_with_the_same_replicas_however_often_it_is_founded() {
     let PlacementDemand::Begin(start) = manager.wanted(OWN, &founding(&[1])) else { panic!("it begins") };
     manager.runs(&start);
     assert_eq!(manager.may_found(&founding(&[1])), Ok(()), "repeated");
+    assert_eq!(manager.may_found(&founding(&[])), Ok(()), "a node that is added");
     assert!(manager.may_found(&founding(&[1, 2, 3])).is_err_and(|text| text.contains("on n1:")));
     let mut again = ReplicaManager::default();
     let replay = GroupReplay::default();
