@@ -133,8 +133,8 @@ impl World {
         }
     }
 
-    /// What `init` does, where the directory has a leader and holds nothing; then what `config set` does, until it holds
-    /// the settings that are asked for.
+    /// What `init` does, where the directory has a leader and holds nothing; then what `config set` does, until it
+    /// holds the settings that are asked for.
     pub fn operate_directory(&mut self, node: usize) {
         let Some(state) = self.nodes[node].process.control.controller.driven().cloned() else { return };
         let settings = self.settings();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use coppice_client::map::PartitionMap;
 use serde::{Deserialize, Serialize};
 
-use super::{Controller, Effect};
+use super::Effect;
 use crate::access::{Access, Users};
 use crate::machine::directory::DirectoryState;
 use crate::settings::ClusterSettings;
@@ -40,83 +40,64 @@ pub(super) struct Known {
     users: Option<Users>,
 }
 
-impl Controller {
-    /// What this node knows of what the directory holds.
-    pub fn cluster_state(&self) -> ClusterState {
-        let Known { pairs, users, .. } = &self.known;
-        ClusterState { map: (*self.map).clone(), settings: pairs.clone(), users: users.clone().unwrap_or_default() }
+impl Known {
+    /// What the directory holds, as this node with this map knows it.
+    pub(super) fn state(&self, map: &PartitionMap) -> ClusterState {
+        let users = self.users.clone().unwrap_or_default();
+        ClusterState { map: map.clone(), settings: self.pairs.clone(), users }
     }
 
-    /// The cluster's settings.
-    pub fn settings(&self) -> &ClusterSettings {
-        &self.known.settings
-    }
-
-    /// This process kept this for its start. Its map comes later: the replicas here begin first.
-    pub(super) fn on_identity(&mut self, kept: Option<&ClusterState>) {
+    /// A process begins that kept this, if anything.
+    pub(super) fn begin(&mut self, kept: Option<&ClusterState>, workers: usize, effects: &mut Vec<Effect>) {
         let access = match kept.filter(|kept| kept.map.check().is_ok()) {
             Some(kept) => {
-                self.take_settings(&kept.settings);
-                self.tell_settings();
-                self.known.users = Some(kept.users.clone());
+                self.take_settings(&kept.settings, effects);
+                self.tell_settings(workers, effects);
+                self.users = Some(kept.users.clone());
                 Access::new(kept.users.clone())
             }
             None => Access::unknown(),
         };
-        self.effects.push(Effect::Access { access: Arc::new(access), is_followed: false });
+        effects.push(Effect::Access { access: Arc::new(access), is_followed: false });
     }
 
-    /// Uses what another node or the directory here says, unless that is older.
-    pub(super) fn adopt(&mut self, map: &PartitionMap, settings: &BTreeMap<String, String>, users: &Users) {
-        if self.is_outdated(map) {
-            return;
+    /// The directory holds this.
+    pub(super) fn adopt(
+        &mut self,
+        settings: &BTreeMap<String, String>,
+        users: &Users,
+        workers: usize,
+        effects: &mut Vec<Effect>,
+    ) {
+        let was_told = std::mem::replace(&mut self.is_told, true);
+        if self.take_settings(settings, effects) || !was_told {
+            self.tell_settings(workers, effects);
         }
-        let was_told = std::mem::replace(&mut self.known.is_told, true);
-        if self.take_settings(settings) || !was_told {
-            self.tell_settings();
+        if self.users.as_ref() != Some(users) {
+            self.users = Some(users.clone());
+            effects.push(Effect::Access { access: Arc::new(Access::new(users.clone())), is_followed: true });
         }
-        // Before the map is: whoever meets a node that knows its map meets the users of that map.
-        if self.known.users.as_ref() != Some(users) {
-            self.known.users = Some(users.clone());
-            let access = Arc::new(Access::new(users.clone()));
-            self.effects.push(Effect::Access { access, is_followed: true });
-        }
-        if map.version != self.map.version {
-            self.use_map(Arc::new(map.clone()));
-        }
-    }
-
-    /// What was kept for this start is recovered: so is the map.
-    pub(super) fn on_kept_map(&mut self, map: Arc<PartitionMap>) {
-        if !self.is_outdated(&map) && map.version != self.map.version {
-            self.use_map(map);
-        }
-    }
-
-    fn is_outdated(&self, map: &PartitionMap) -> bool {
-        map.check().is_err() || map.version < self.map.version && !mutant!(older_map_counts)
     }
 
     /// Whether these differ from those in use. Those of a version that knows more are not used.
-    fn take_settings(&mut self, pairs: &BTreeMap<String, String>) -> bool {
-        if *pairs == self.known.pairs {
+    fn take_settings(&mut self, pairs: &BTreeMap<String, String>, effects: &mut Vec<Effect>) -> bool {
+        if *pairs == self.pairs {
             return false;
         }
-        self.known.pairs = pairs.clone();
+        self.pairs = pairs.clone();
         let Ok(settings) = ClusterSettings::of_pairs(pairs) else {
-            self.effects.push(Effect::SettingsUnknown);
+            effects.push(Effect::SettingsUnknown);
             return false;
         };
-        let differ = settings != self.known.settings;
-        self.known.settings = settings;
+        let differ = settings != self.settings;
+        self.settings = settings;
         differ
     }
 
-    fn tell_settings(&mut self) {
-        let settings = Arc::new(WorkerSettings::of(&self.known.settings, self.known.is_told));
-        for worker in 0..self.workers {
-            self.effects.push(Effect::Worker(worker, worker::Input::Settings(Arc::clone(&settings))));
-        }
+    fn tell_settings(&self, workers: usize, effects: &mut Vec<Effect>) {
+        let settings = Arc::new(WorkerSettings::of(&self.settings, self.is_told));
+        let tell = |worker| Effect::Worker(worker, worker::Input::Settings(Arc::clone(&settings)));
+        effects.extend((0..workers).map(tell));
     }
 }
 
@@ -125,7 +106,7 @@ mod tests {
     use coppice_client::wire::{MapVersion, NodeId};
     use coppice_ordering::Time;
 
-    use super::super::Input;
+    use super::super::{Controller, Input};
     use super::*;
 
     /// What a controller with one worker wants, in words.

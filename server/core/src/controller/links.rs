@@ -3,38 +3,33 @@
 
 use std::collections::BTreeMap;
 
-use coppice_client::map::NodeState;
+use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::NodeId;
 
-use super::{Controller, Effect};
+use super::Effect;
 
 /// The address of each node to which there is a link.
-pub(super) type Links = BTreeMap<NodeId, String>;
+#[derive(Debug, Default)]
+pub(super) struct Links(BTreeMap<NodeId, String>);
 
-impl Controller {
-    /// Before the map is known again: `init` numbered the nodes in the order of the seeds.
-    pub(super) fn link_to_seeds(&mut self, seeds: &[String]) {
-        (1..).map(NodeId).zip(seeds).for_each(|(node, seed)| self.link(node, seed));
-    }
-
-    /// Links to the nodes of the map, and to no other one that it names.
-    pub(super) fn link_to_nodes(&mut self) {
-        let map = std::sync::Arc::clone(&self.map);
+impl Links {
+    /// The nodes of the map are linked, and no other one that it names.
+    pub(super) fn follow(&mut self, own: Option<NodeId>, map: &PartitionMap, effects: &mut Vec<Effect>) {
         for node in &map.nodes {
             if node.state != NodeState::Removed && !node.addresses.peer.is_empty() {
-                self.link(node.id, &node.addresses.peer);
-            } else if self.links.remove(&node.id).is_some() {
-                self.effects.push(Effect::Unlink(node.id));
+                self.link(own, node.id, &node.addresses.peer, effects);
+            } else if self.0.remove(&node.id).is_some() {
+                effects.push(Effect::Unlink(node.id));
             }
         }
     }
 
     /// The node is reached there.
-    pub(super) fn link(&mut self, node: NodeId, address: &str) {
-        let is_known = self.links.get(&node).is_some_and(|known| known == address);
-        if self.node.is_some_and(|own| own != node) && !is_known {
-            self.links.insert(node, address.to_owned());
-            self.effects.push(Effect::Link(node, address.to_owned()));
+    pub(super) fn link(&mut self, own: Option<NodeId>, node: NodeId, address: &str, effects: &mut Vec<Effect>) {
+        let is_known = self.0.get(&node).is_some_and(|known| known == address);
+        if own.is_some_and(|own| own != node) && !is_known {
+            self.0.insert(node, address.to_owned());
+            effects.push(Effect::Link(node, address.to_owned()));
         }
     }
 }
@@ -43,11 +38,11 @@ impl Controller {
 mod tests {
     use std::sync::Arc;
 
-    use coppice_client::map::{Addresses, NodeInfo, PartitionMap};
+    use coppice_client::map::{Addresses, NodeInfo};
     use coppice_client::wire::MapVersion;
     use coppice_ordering::Time;
 
-    use super::super::Input;
+    use super::super::{Controller, Input};
     use super::*;
 
     fn tell(controller: &mut Controller, input: Input) -> Vec<String> {

@@ -17,6 +17,7 @@ mod tests;
 mod topology;
 mod transfer;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,10 +28,12 @@ use coppice_ordering::Time;
 pub use step::{Effect, FetchId, Input, RecoveredReplica, VerbId};
 pub use transfer::{Reached, TransferId, TransferOutcome};
 
+use crate::access::Users;
 use crate::bootstrap::first_directory;
 use crate::incarnation::fence::Fence;
 use crate::machine::Machine;
 use crate::replica_manager::ReplicaManager;
+use crate::settings::ClusterSettings;
 use crate::worker::{self, Report, Splits};
 
 /// How often it looks whether something is missing here.
@@ -94,6 +97,16 @@ impl Controller {
         &self.map
     }
 
+    /// What this node knows of what the directory holds.
+    pub fn cluster_state(&self) -> ClusterState {
+        self.known.state(&self.map)
+    }
+
+    /// The cluster's settings.
+    pub fn settings(&self) -> &ClusterSettings {
+        &self.known.settings
+    }
+
     /// The replicas of this node.
     pub fn replicas(&self) -> &ReplicaManager {
         &self.replica_manager
@@ -116,19 +129,17 @@ impl Controller {
         std::mem::swap(&mut self.effects, effects);
         match input {
             Input::Tick => self.on_tick(),
-            Input::Identity { node, kept, seeds } => {
-                self.begin(node);
-                self.on_identity(kept.as_deref());
-                self.link_to_seeds(&seeds);
-            }
-            Input::Map(map) => self.on_kept_map(map),
+            Input::Identity { node, kept, seeds } => self.on_identity(node, kept.as_deref(), &seeds),
+            Input::Map(map) => self.use_if_newer(&map),
             Input::Adopt(state) => self.adopt(&state.map, &state.settings, &state.users),
             Input::Recovered(recovered) => self.restart(*recovered),
             Input::Restored { seeds, copy } => self.on_restored(seeds, copy),
             Input::LetIn(node) => self.change_fence(|fence| fence.let_in(node)),
             Input::IsCopy { by, text } => self.on_found_out(by, text),
             Input::Founded(directory) => {
-                directory.iter().for_each(|(_, node, address)| self.link(*node, address));
+                for (_, node, address) in &directory {
+                    self.links.link(self.node, *node, address, &mut self.effects);
+                }
                 self.want(&first_directory(&directory));
             }
             Input::Report(report) => self.on_report(report),
@@ -162,6 +173,35 @@ impl Controller {
         let (transfers, mut context) = self.transfers();
         transfers.go_on(&mut context);
         std::mem::swap(&mut self.effects, effects);
+    }
+
+    /// This process is that node, and kept this for its start. Its map comes later: the replicas here begin first.
+    /// `init` numbered the first nodes in the order of the seeds.
+    fn on_identity(&mut self, node: NodeId, kept: Option<&ClusterState>, seeds: &[String]) {
+        self.begin(node);
+        self.known.begin(kept, self.workers, &mut self.effects);
+        for (other, seed) in (1..).map(NodeId).zip(seeds) {
+            self.links.link(self.node, other, seed, &mut self.effects);
+        }
+    }
+
+    /// Uses what another node or the directory here says, unless that is older. Settings and users come before the map:
+    /// whoever meets a node that knows its map meets the users of that map.
+    fn adopt(&mut self, map: &PartitionMap, settings: &BTreeMap<String, String>, users: &Users) {
+        if !self.is_outdated(map) {
+            self.known.adopt(settings, users, self.workers, &mut self.effects);
+            self.use_if_newer(map);
+        }
+    }
+
+    fn use_if_newer(&mut self, map: &PartitionMap) {
+        if !self.is_outdated(map) && map.version != self.map.version {
+            self.use_map(Arc::new(map.clone()));
+        }
+    }
+
+    fn is_outdated(&self, map: &PartitionMap) -> bool {
+        map.check().is_err() || map.version < self.map.version && !mutant!(older_map_counts)
     }
 
     fn on_tick(&mut self) {

@@ -65,7 +65,7 @@ impl Controller {
         self.map = Arc::clone(&map);
         self.effects.push(Effect::Map(Arc::clone(&map)));
         // Before workers send to nodes that are new to them.
-        self.link_to_nodes();
+        self.links.follow(self.node, &map, &mut self.effects);
         for worker in 0..self.workers {
             self.effects.push(Effect::Worker(worker, worker::Input::Map(Arc::clone(&map))));
         }

@@ -146,8 +146,8 @@ pub struct RecoveredReplica {
 }
 
 impl RecoveredReplica {
-    /// From what the log holds of a group. `load` reads its newest good checkpoint, which counts only for a replica that
-    /// the log knows. None: its create request is one of another version.
+    /// From what the log holds of a group. `load` reads its newest good checkpoint, which counts only for a replica
+    /// that the log knows. None: its create request is one of another version.
     ///
     /// # Errors
     /// Those of `load`.
