@@ -118,8 +118,8 @@ impl Asker {
                     return Err(format!("the map is of cluster {}, this node of {}", newer.cluster, own.cluster));
                 }
                 // A newer map says who leads the directory by now. It cannot vouch for a node that is not in the one
-                // known here: without TLS whoever knows the cluster's id can make one that names the sender. Such a map is a
-                // hint to ask for it (`ask_for_the_map` of the control thread).
+                // known here: without TLS whoever knows the cluster's id can make one that names the sender. Such a map
+                // is a hint to ask for it (`ask_for_the_map` of the control thread).
                 if !mutant!(newer_map_vouches) {
                     handshake::standing(from.node, map)?;
                 }

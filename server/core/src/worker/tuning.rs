@@ -1,5 +1,5 @@
-//! Tunes the groups that a worker leads (protocol.md 9): measures them once per interval, and gives them the batches and
-//! the window that their controllers advise.
+//! Tunes the groups that a worker leads (protocol.md 9): measures them once per interval, and gives them the batches
+//! and the window that their controllers advise.
 //!
 //! The model has two stages. One is the worker's thread, which receives, orders, executes and answers, or all cores of
 //! the machine together, if these are busier: other nodes and clients may run there too. The other is the log's device.
