@@ -12,7 +12,7 @@ use coppice_ordering::message::{
 };
 use coppice_ordering::{
     BATCH_BYTES_MAX, Ballot, Batch, Commands, Config, Configuration, Effect, HeartbeatRound, Input, Instance, Lsn,
-    Paxos, ROUND_MAX, Record, RecoveredGroup, ReplicaId, Settings, Ticket, Time,
+    Paxos, ROUND_MAX, Record, RecoveredGroup, ReplicaId, Ticket, Time,
 };
 use coppice_testkit::random::Random;
 
@@ -23,14 +23,7 @@ fn configuration() -> Configuration {
 }
 
 fn config(id: u32, seed: u64) -> Config {
-    Config {
-        id: ReplicaId(id),
-        configuration: configuration(),
-        seed,
-        incarnation: 1,
-        settings: Settings::default(),
-        campaign_first: id == 0,
-    }
+    Config { campaign_first: id == 0, ..Config::new(ReplicaId(id), configuration(), seed) }
 }
 
 fn commands(length: usize) -> Batch {

@@ -25,12 +25,9 @@ fn a_batch_that_is_due_goes_although_the_next_submission_is_refused() {
     let delay = Settings::default().batch_delay_max;
     let settings = Settings { eager_window: 0, queue_submissions_max: 2, ..Settings::default() };
     let config = Config {
-        id: ReplicaId(0),
-        configuration: Configuration::of_voters([ReplicaId(0)]),
-        seed: 1,
-        incarnation: 1,
         settings,
         campaign_first: true,
+        ..Config::new(ReplicaId(0), Configuration::of_voters([ReplicaId(0)]), 1)
     };
     let mut paxos = Paxos::new(config, Time::ZERO);
     let mut effects = Vec::new();

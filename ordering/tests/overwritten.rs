@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use coppice_ordering::message::{AcceptedBatch, CatchUpReply, Message, Phase1a, Phase2a};
 use coppice_ordering::{
-    Ballot, Batch, Commands, Config, Configuration, Effect, Input, Instance, Paxos, ReplicaId, Settings, Time,
+    Ballot, Batch, Commands, Config, Configuration, Effect, Input, Instance, Paxos, ReplicaId, Time,
 };
 
 fn batch(word: &'static str) -> Batch {
@@ -31,14 +31,7 @@ fn hear(paxos: &mut Paxos, from: u32, message: Message) -> Vec<Message> {
 }
 
 fn replica() -> Paxos {
-    let config = Config {
-        id: ReplicaId(1),
-        configuration: Configuration::of_voters((0..5).map(ReplicaId)),
-        seed: 1,
-        incarnation: 1,
-        settings: Settings::default(),
-        campaign_first: false,
-    };
+    let config = Config::new(ReplicaId(1), Configuration::of_voters((0..5).map(ReplicaId)), 1);
     Paxos::new(config, Time::ZERO)
 }
 

@@ -16,12 +16,9 @@ impl Group {
     fn new(settings: &Settings) -> Group {
         let replica = |id| {
             let config = Config {
-                id: ReplicaId(id),
-                configuration: Configuration::of_voters((0..3).map(ReplicaId)),
-                seed: 7 + u64::from(id),
-                incarnation: 1,
                 settings: settings.clone(),
                 campaign_first: id == 0,
+                ..Config::new(ReplicaId(id), Configuration::of_voters((0..3).map(ReplicaId)), 7 + u64::from(id))
             };
             Paxos::new(config, Time::ZERO)
         };

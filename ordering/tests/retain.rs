@@ -17,12 +17,8 @@ const HELD_BYTES: usize = BATCH_BYTES + 128;
 /// A follower that keeps `retain_bytes_min` in memory.
 fn follower(retain_bytes_min: usize) -> Paxos {
     let config = Config {
-        id: ReplicaId(1),
-        configuration: Configuration::of_voters((0..3).map(ReplicaId)),
-        seed: 1,
-        incarnation: 1,
         settings: Settings { retain_bytes_min, ..Settings::default() },
-        campaign_first: false,
+        ..Config::new(ReplicaId(1), Configuration::of_voters((0..3).map(ReplicaId)), 1)
     };
     Paxos::new(config, Time::ZERO)
 }

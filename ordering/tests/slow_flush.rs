@@ -7,7 +7,7 @@ mod planted;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use coppice_ordering::{Config, Configuration, Effect, Input, Lsn, Message, Paxos, ReplicaId, Settings, Time};
+use coppice_ordering::{Config, Configuration, Effect, Input, Lsn, Message, Paxos, ReplicaId, Time};
 
 /// Replicas whose messages take no time and whose flushes take long.
 struct Group {
@@ -23,14 +23,8 @@ struct Group {
 impl Group {
     fn new(count: u32, flush: Duration) -> Group {
         let replica = |id| {
-            let config = Config {
-                id: ReplicaId(id),
-                configuration: Configuration::of_voters((0..count).map(ReplicaId)),
-                seed: 11 + u64::from(id),
-                incarnation: 1,
-                settings: Settings::default(),
-                campaign_first: false,
-            };
+            let config =
+                Config::new(ReplicaId(id), Configuration::of_voters((0..count).map(ReplicaId)), 11 + u64::from(id));
             Paxos::new(config, Time::ZERO)
         };
         let (flushing, waiting) = (vec![None; count as usize], vec![None; count as usize]);

@@ -12,18 +12,12 @@ use coppice_core::machine::Machine;
 use coppice_core::machine::directory::{Directory, DirectoryCommand};
 use coppice_core::replica::{Effect, Input, Replica};
 use coppice_core::request::{Origin, Request};
-use coppice_ordering::{Config, Configuration, Instance, Lsn, RecoveredGroup, ReplicaId, Settings, Time};
+use coppice_ordering::{Config, Configuration, Instance, Lsn, RecoveredGroup, ReplicaId, Time};
 
 /// The only voter: it decides when its own log is flushed.
 fn alone(effects: &mut Vec<Effect>) -> Replica {
-    let config = Config {
-        id: ReplicaId(1),
-        configuration: Configuration::of_voters([ReplicaId(1)]),
-        seed: 1,
-        incarnation: 1,
-        settings: Settings::default(),
-        campaign_first: true,
-    };
+    let config =
+        Config { campaign_first: true, ..Config::new(ReplicaId(1), Configuration::of_voters([ReplicaId(1)]), 1) };
     let machine = Machine::Directory(Directory::default());
     let group = PartitionId::DIRECTORY;
     Replica::recover(

@@ -12,8 +12,7 @@ use coppice_core::machine::Machine;
 use coppice_core::machine::partition::Partition;
 use coppice_core::replica::{Effect, Input, Replica};
 use coppice_ordering::{
-    Ballot, Batch, Commands, Config, Configuration, Instance, Lsn, Record, RecoveredGroup, ReplicaId, Round, Settings,
-    Time,
+    Ballot, Batch, Commands, Config, Configuration, Instance, Lsn, Record, RecoveredGroup, ReplicaId, Round, Time,
 };
 
 const ME: ReplicaId = ReplicaId(1);
@@ -28,14 +27,7 @@ fn a_replica_executes_its_whole_log_after_a_restart_however_long_it_is() {
         let record = Record::Accept { instance: Instance(n), ballot, decided_upto: Instance(n - 1), batch };
         recovered.apply(Lsn(n), record);
     }
-    let config = Config {
-        id: ME,
-        configuration: Configuration::of_voters([ME]),
-        seed: 1,
-        incarnation: 1,
-        settings: Settings::default(),
-        campaign_first: true,
-    };
+    let config = Config { campaign_first: true, ..Config::new(ME, Configuration::of_voters([ME]), 1) };
     let machine = Machine::Partition(Box::new(Partition::new(PartitionId(1), KeyRange::all(), MapVersion(1))));
     let (mut effects, mut now) = (Vec::new(), Time::ZERO);
     let mut replica = Replica::recover(

@@ -11,7 +11,7 @@ use coppice_core::multicast::PartitionQuery;
 use coppice_core::replica::{Effect, Input, Replica};
 use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{
-    Ballot, Config, Configuration, Instance, Lsn, Message, QueryId, RecoveredGroup, ReplicaId, Settings, Ticket, Time,
+    Ballot, Config, Configuration, Instance, Lsn, Message, QueryId, RecoveredGroup, ReplicaId, Ticket, Time,
 };
 
 const GROUP: PartitionId = PartitionId(1);
@@ -31,12 +31,8 @@ impl Group {
     fn led() -> Group {
         let replica = |at: u32| {
             let config = Config {
-                id: ReplicaId(at),
-                configuration: Configuration::of_voters((0..3).map(ReplicaId)),
-                seed: u64::from(at),
-                incarnation: 1,
-                settings: Settings::default(),
                 campaign_first: at == 0,
+                ..Config::new(ReplicaId(at), Configuration::of_voters((0..3).map(ReplicaId)), u64::from(at))
             };
             let machine = Machine::Partition(Box::new(Partition::new(GROUP, KeyRange::all(), MapVersion(1))));
             let how = ExecutorSettings::speculating(true);

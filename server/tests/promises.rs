@@ -14,7 +14,7 @@ use coppice_core::replay::Entry;
 use coppice_ordering::message::{HeartbeatAck, Message, Phase1a, Phase1b, Phase2a, Phase2b, PreVoteReply};
 use coppice_ordering::{
     Ballot, Batch, Commands, Config, Configuration, Effect, Input, Instance, Lsn, Paxos, Record, RecoveredGroup,
-    ReplicaId, Settings, Time,
+    ReplicaId, Time,
 };
 use coppice_server::log::Engine;
 use log_common::sim_disk::{Crash, SimDisk};
@@ -53,14 +53,7 @@ struct Node {
 }
 
 fn config(seed: u64, incarnation: u64) -> Config {
-    Config {
-        id: ME,
-        configuration: Configuration::of_voters((0..3).map(ReplicaId)),
-        seed,
-        incarnation,
-        settings: Settings::default(),
-        campaign_first: false,
-    }
+    Config { incarnation, ..Config::new(ME, Configuration::of_voters((0..3).map(ReplicaId)), seed) }
 }
 
 /// Every leader of this world proposes the same at an instance: then whatever is decided is decided rightly.

@@ -58,12 +58,10 @@ struct World {
 
 fn config(at: usize, seed: u64) -> Config {
     Config {
-        id: ReplicaId(at as u32),
-        configuration: Configuration::of_voters((0..3).map(ReplicaId)),
-        seed,
         incarnation: seed,
         settings: Settings { window: 8, batch_bytes_max: 256, ..Settings::default() },
         campaign_first: at == 0,
+        ..Config::new(ReplicaId(at as u32), Configuration::of_voters((0..3).map(ReplicaId)), seed)
     }
 }
 

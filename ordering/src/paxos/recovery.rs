@@ -32,6 +32,13 @@ pub struct Config {
     pub campaign_first: bool,
 }
 
+impl Config {
+    /// Of a replica in its first run, with standard settings.
+    pub fn new(id: ReplicaId, configuration: Configuration, seed: u64) -> Config {
+        Config { id, configuration, seed, incarnation: 1, settings: Settings::default(), campaign_first: false }
+    }
+}
+
 /// What the log and the newest durable snapshot of a group hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RecoveredGroup {

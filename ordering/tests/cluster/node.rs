@@ -162,12 +162,9 @@ impl Node {
         (self.decided_upto, self.executed_upto, self.trimmed_upto) = (start, start, start);
         self.released = None;
         let config = Config {
-            id: self.id,
-            configuration: self.first.clone(),
-            seed: self.seed ^ self.incarnation << 32,
             incarnation: self.incarnation,
             settings: self.settings.clone(),
-            campaign_first: false,
+            ..Config::new(self.id, self.first.clone(), self.seed ^ self.incarnation << 32)
         };
         let mut effects = Vec::new();
         self.paxos = Some(Paxos::recover(config, recovered, self.clock.read(now), &mut effects));

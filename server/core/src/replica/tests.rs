@@ -48,14 +48,7 @@ impl Follower {
         partition.execute(BEGIN, &batch(entry::open(ClientId(9), 1)), &mut answers);
         let Outcome::Opened(session) = answers[0].outcome else { panic!("{answers:?}") };
         partition.forget_undo();
-        let config = Config {
-            id: ME,
-            configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
-            seed: 1,
-            incarnation: 1,
-            settings: Settings::default(),
-            campaign_first: false,
-        };
+        let config = Config::new(ME, Configuration::of_voters([1, 2, 3].map(ReplicaId)), 1);
         let recovered =
             RecoveredGroup::from_snapshot(BEGIN, config.configuration.clone(), Instance::ZERO, Ballot::ZERO);
         let machine = Machine::Partition(Box::new(partition));

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::map::ReplicaInfo;
 use coppice_client::wire::ReplicaId as WireReplica;
-use coppice_ordering::{Ballot, Config, Configuration, Effect, Input, Paxos, Record, Settings, Time};
+use coppice_ordering::{Ballot, Config, Configuration, Effect, Input, Paxos, Record, Time};
 
 use super::*;
 use crate::machine::Machine;
@@ -414,14 +414,7 @@ fn px1_no_flush_of_a_removed_replica_is_its_successors() {
         assert!(replica_manager.begin_join(CHILD, ReplicaId(me)));
         let start =
             replica_manager.joined(OWN, &map(4, vec![named]), (CHILD, ReplicaId(me)), loaded).expect("it is wanted");
-        let config = Config {
-            id: start.me,
-            configuration: start.create.configuration(),
-            seed: 1,
-            incarnation: 1,
-            settings: Settings::default(),
-            campaign_first: true,
-        };
+        let config = Config { campaign_first: true, ..Config::new(start.me, start.create.configuration(), 1) };
         let mut effects = Vec::new();
         let mut paxos = Paxos::recover(config, start.recovered, Time::ZERO, &mut effects);
         paxos.step(Time::ZERO, Input::Tick, &mut effects);

@@ -12,7 +12,7 @@ use coppice_core::replica::{Effect, Input, Replica};
 use coppice_ordering::message::{Message, Phase2a};
 use coppice_ordering::multicast::{Place, SubQuery, Work};
 use coppice_ordering::{
-    Ballot, Batch, Commands, Config, Configuration, Instance, PartitionId, RecoveredGroup, ReplicaId, Settings, Time,
+    Ballot, Batch, Commands, Config, Configuration, Instance, PartitionId, RecoveredGroup, ReplicaId, Time,
 };
 
 use super::history::History;
@@ -38,14 +38,7 @@ impl Follower {
         state.execute(BEGIN, &batch(entry::open(ClientId(9), 1)), &mut answers);
         let Outcome::Opened(session) = answers[0].outcome else { panic!("{answers:?}") };
         state.forget_undo();
-        let config = Config {
-            id: ME,
-            configuration: Configuration::of_voters([1, 2, 3].map(ReplicaId)),
-            seed: 1,
-            incarnation: 1,
-            settings: Settings::default(),
-            campaign_first: false,
-        };
+        let config = Config::new(ME, Configuration::of_voters([1, 2, 3].map(ReplicaId)), 1);
         let recovered =
             RecoveredGroup::from_snapshot(BEGIN, config.configuration.clone(), Instance::ZERO, Ballot::ZERO);
         let machine = Machine::Partition(Box::new(state));

@@ -9,7 +9,7 @@ use coppice_ordering::message::Heartbeat;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{
     Ballot, Batch, Config, Configuration, HeartbeatRound, Instance, Lsn, Message, Record, RecoveredGroup, ReplicaId,
-    Round, Settings, Ticket, Time,
+    Round, Ticket, Time,
 };
 
 use super::super::{BoundaryChange, BoundaryStep, Partition, Values};
@@ -244,14 +244,7 @@ fn waiting(first: &Configuration, later: &Configuration, effects: &mut Vec<Effec
         recovered.apply(Lsn(n), Record::Accept { instance: Instance(10 + n), ballot, decided_upto, batch });
     }
     recovered.apply(Lsn(5), Record::Decided { upto: Instance(14) });
-    let config = Config {
-        id: ReplicaId(1),
-        configuration: first.clone(),
-        seed: 1,
-        incarnation: 1,
-        settings: Settings::default(),
-        campaign_first: false,
-    };
+    let config = Config::new(ReplicaId(1), first.clone(), 1);
     let machine = Machine::Partition(Box::new(lower.partition));
     Replica::recover(LOWER, config, recovered, machine, Instance(10), ExecutorSettings::default(), Time::ZERO, effects)
 }
