@@ -94,7 +94,7 @@ pub const CAUGHT: &[Planted] = &[
     planted("placed_once", 400),
     planted("prev_none_again", 400),
     planted("released_guessed", 400),
-    planted("released_once", 400),
+    planted("released_once", 2_000),
     planted("void_unlinked", 400),
     planted("merge_no_end", 400),
     planted("merge_drops_sessions", 400),
