@@ -64,9 +64,9 @@ impl KnownIncarnations {
         self.known().copies().clone()
     }
 
-    /// See [`MetNodes::told`].
-    pub fn told(&self, node: NodeId, durable_lsn: u64) {
-        self.known().told(node, durable_lsn);
+    /// See [`MetNodes::raise_durable`].
+    pub fn raise_durable(&self, node: NodeId, durable_lsn: u64) {
+        self.known().raise_durable(node, durable_lsn);
     }
 
     /// Whether this is the newest start of `node` that was let in: connections of older starts are over.

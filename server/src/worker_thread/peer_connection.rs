@@ -98,7 +98,7 @@ fn hand_on(
         };
         match decode_peer(node, frame) {
             Ok(PeerDispatch::Worker(input)) => thread.borrow_mut().input(input),
-            Ok(PeerDispatch::Durable(lsn)) => thread.borrow().shared.own.incarnations.told(node, lsn),
+            Ok(PeerDispatch::Durable(lsn)) => thread.borrow().shared.own.incarnations.raise_durable(node, lsn),
             Ok(PeerDispatch::Full(full)) => thread.borrow().shared.peers.set_full(node, full),
             Ok(PeerDispatch::Alive) => {}
             Ok(PeerDispatch::Echo) => handed = FrameOutcome::Asked,

@@ -194,7 +194,7 @@ pub fn run_known_incarnations_file(bytes: &[u8]) -> bool {
     SCRATCH.with(|scratch| {
         std::fs::write(scratch.path("incarnations"), &whole).expect("written");
         let known = KnownIncarnations::open(&scratch.0).expect("read");
-        known.told(NodeId(1), 1 << 40);
+        known.raise_durable(NodeId(1), 1 << 40);
         let knows = !known.is_newest(NodeId(1), 5);
         knows || !known.is_newest(NodeId(2), 5)
     })

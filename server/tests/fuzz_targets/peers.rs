@@ -353,7 +353,7 @@ pub fn run_greetings(bytes: &[u8]) -> bool {
             _ = handshake::accept(&frame, None, Some(own), &map, |_| Ok(()));
             if let Some(from) = &hello.from {
                 let mut known = coppice_core::incarnation::claim::KnownIncarnation::default();
-                known.told(1 << 40);
+                known.raise_durable(1 << 40);
                 _ = known.judge(&from.claim);
             }
             true

@@ -58,7 +58,7 @@ impl World {
         }
         if linked {
             let durable = self.nodes[node].store.durable_lsn();
-            self.nodes[to].incarnations.known.told(own(node), durable);
+            self.nodes[to].incarnations.known.raise_durable(own(node), durable);
         }
         linked
     }

@@ -197,24 +197,24 @@ impl Controller {
     /// This process is that node: it is mute until it is known whose word counts.
     pub(super) fn begin(&mut self, node: NodeId) {
         self.node = Some(node);
-        self.change_fence(Fence::begins);
+        self.change_fence(Fence::hold);
     }
 
     /// What the disk holds runs: the word of the others is awaited for an election timeout.
     pub(super) fn on_restored(&mut self, seeds: u32, copy: Option<String>) {
         if let Some(text) = copy {
-            self.change_fence(|fence| _ = fence.is_copy(&text));
+            self.change_fence(|fence| _ = fence.mark_copy(&text));
             return self.drop_all();
         }
         let (neighbours, until) = (self.neighbours(seeds), self.now + self.known.settings.election_timeout);
-        self.change_fence(|fence| fence.expects(neighbours, until));
+        self.change_fence(|fence| fence.await_nodes(neighbours, until));
     }
 
     /// This process takes part in nothing any more. That is written down, so that no later start on this disk has to be
     /// told again.
     pub(super) fn on_found_out(&mut self, by: NodeId, text: String) {
         let mut is_new = false;
-        self.change_fence(|fence| is_new = fence.is_copy(&text));
+        self.change_fence(|fence| is_new = fence.mark_copy(&text));
         if is_new {
             self.effects.push(Effect::WriteCopyMark { by, text });
             self.drop_all();
@@ -225,7 +225,7 @@ impl Controller {
     pub(super) fn end_fence(&mut self) {
         if self.fence.deadline().is_some_and(|until| until <= self.now) {
             self.effects.push(Effect::Unreached(self.fence.awaited().clone()));
-            self.change_fence(|fence| _ = fence.ends());
+            self.change_fence(|fence| _ = fence.stop_waiting());
         }
     }
 

@@ -76,7 +76,7 @@ impl MetNodes {
     }
 
     /// See [`IncarnationTable::told`].
-    pub fn told(&mut self, node: NodeId, durable_lsn: u64) {
-        self.table.told(node, durable_lsn);
+    pub fn raise_durable(&mut self, node: NodeId, durable_lsn: u64) {
+        self.table.raise_durable(node, durable_lsn);
     }
 }

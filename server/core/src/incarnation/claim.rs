@@ -197,14 +197,14 @@ impl KnownIncarnation {
     }
 
     /// The node said how far its log is durable, on a connection that was let in.
-    pub fn told(&mut self, durable_lsn: u64) {
+    pub fn raise_durable(&mut self, durable_lsn: u64) {
         if durable_lsn <= LSN_MAX || mutant!(absurd_claim_met) {
             self.durable_lsn = self.durable_lsn.max(durable_lsn);
         }
     }
 
     /// Whether this is the newest start that was let in.
-    pub fn is(&self, boot_id: u64) -> bool {
+    pub fn has_boot_id(&self, boot_id: u64) -> bool {
         self.boot_id == boot_id
     }
 }
@@ -243,7 +243,7 @@ mod tests {
             assert_eq!(meets(&mut known, &claim), Ok(()));
             assert_eq!(meets(&mut known, &claim), Ok(()), "the same start connects again");
             directory.end += 10;
-            known.told(directory.end);
+            known.raise_durable(directory.end);
         }
         for boot_id in 40..100 {
             directory.start(boot_id);
@@ -259,7 +259,7 @@ mod tests {
         directory.end = 100;
         let mut copy = directory.clone();
         meets(&mut known, &directory.start(2)).expect("the original");
-        known.told(150);
+        known.raise_durable(150);
         let claim = copy.start(3);
         assert_eq!((claim.incarnation, claim.recovered_lsn), (2, 100), "all else is as the original said it");
         assert_eq!(meets(&mut known, &claim), Err(ClaimError::Twins { claimed: 2 }));
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(meets(&mut known, &old.start(9)), Err(ClaimError::OlderStart { claimed: 1, known: 3 }));
         directory.end = 50;
         let mut running = directory.clone();
-        known.told(60);
+        known.raise_durable(60);
         let claim = running.start(10);
         assert_eq!(meets(&mut known, &claim), Err(ClaimError::ForgottenLog { claimed: 50, known: 60 }));
     }
@@ -315,7 +315,7 @@ mod tests {
     fn px12_what_no_node_says_changes_nothing() {
         let (mut known, mut directory) = (KnownIncarnation::default(), Directory::default());
         meets(&mut known, &directory.start(1)).expect("the first");
-        known.told(u64::MAX);
+        known.raise_durable(u64::MAX);
         for (incarnation, lsn) in [(u64::MAX, 5), (2, u64::MAX), (STARTS_MAX + 1, LSN_MAX)] {
             let absurd = IncarnationClaim::new(incarnation, 9, &[1], lsn);
             assert!(matches!(meets(&mut known, &absurd), Err(ClaimError::Absurd { .. })), "{absurd:?}");

@@ -29,13 +29,13 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Replicas are about to start as a disk holds them: nothing is said for them until [`Fence::expects`].
-    pub fn begins(&mut self) {
+    /// Replicas are about to start as a disk holds them: nothing is said for them until [`Fence::await_nodes`].
+    pub fn hold(&mut self) {
         self.begins = true;
     }
 
     /// The word of these nodes is awaited until then.
-    pub fn expects(&mut self, nodes: impl IntoIterator<Item = NodeId>, until: Time) {
+    pub fn await_nodes(&mut self, nodes: impl IntoIterator<Item = NodeId>, until: Time) {
         self.begins = false;
         self.awaited = nodes.into_iter().filter(|node| !self.let_in.contains(node)).collect();
         self.until = until;
@@ -46,7 +46,7 @@ impl Fence {
         &self.awaited
     }
 
-    /// When [`Fence::ends`] is wanted.
+    /// When [`Fence::stop_waiting`] is wanted.
     pub fn deadline(&self) -> Option<Time> {
         (!self.awaited.is_empty()).then_some(self.until)
     }
@@ -58,12 +58,12 @@ impl Fence {
     }
 
     /// It is time: whoever has not been reached is awaited no longer. Names them.
-    pub fn ends(&mut self) -> BTreeSet<NodeId> {
+    pub fn stop_waiting(&mut self) -> BTreeSet<NodeId> {
         std::mem::take(&mut self.awaited)
     }
 
     /// A node says that this process runs on a copy of its directory. Whether that is new.
-    pub fn is_copy(&mut self, text: &str) -> bool {
+    pub fn mark_copy(&mut self, text: &str) -> bool {
         let new = self.copy.is_none();
         self.copy.get_or_insert_with(|| text.to_owned());
         new
@@ -92,10 +92,10 @@ mod tests {
     fn px12_nothing_is_said_before_every_other_node_has_let_the_process_in() {
         let mut fence = Fence::default();
         assert!(fence.may_speak(), "a node without replicas");
-        fence.begins();
+        fence.hold();
         fence.let_in(A);
         assert!(!fence.may_speak(), "it is not known yet who else there is");
-        fence.expects([A, B], Time(7));
+        fence.await_nodes([A, B], Time(7));
         assert!(!fence.may_speak(), "one of them may know better");
         fence.let_in(B);
         assert!(fence.may_speak());
@@ -104,19 +104,19 @@ mod tests {
     #[test]
     fn a_node_that_cannot_be_reached_is_not_waited_for_for_ever() {
         let mut fence = Fence::default();
-        fence.begins();
-        fence.expects([A, B], Time(7));
+        fence.hold();
+        fence.await_nodes([A, B], Time(7));
         fence.let_in(B);
         assert_eq!(fence.deadline(), Some(Time(7)));
-        assert_eq!(fence.ends(), BTreeSet::from([A]));
+        assert_eq!(fence.stop_waiting(), BTreeSet::from([A]));
         assert!(fence.may_speak() && fence.deadline().is_none());
     }
 
     #[test]
     fn a_copy_says_nothing_any_more() {
         let mut fence = Fence::default();
-        assert!(fence.is_copy("first") && !fence.is_copy("second"));
-        fence.ends();
+        assert!(fence.mark_copy("first") && !fence.mark_copy("second"));
+        fence.stop_waiting();
         fence.let_in(A);
         assert!(!fence.may_speak());
         assert_eq!(fence.copy(), Some("first"));

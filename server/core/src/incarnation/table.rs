@@ -54,15 +54,15 @@ impl IncarnationTable {
     }
 
     /// `node` said how far its log is durable, on a connection that was let in.
-    pub fn told(&mut self, node: NodeId, durable_lsn: u64) {
+    pub fn raise_durable(&mut self, node: NodeId, durable_lsn: u64) {
         if let Some(met) = self.0.get_mut(&node) {
-            met.told(durable_lsn);
+            met.raise_durable(durable_lsn);
         }
     }
 
     /// Whether this is the newest start of `node` that was let in; none was: yes.
     pub fn is_newest(&self, node: NodeId, boot_id: u64) -> bool {
-        self.0.get(&node).is_none_or(|met| met.is(boot_id))
+        self.0.get(&node).is_none_or(|met| met.has_boot_id(boot_id))
     }
 
     /// Whether nobody was met.
