@@ -42,7 +42,7 @@ impl Lines {
         }
     }
 
-    /// Neither end has it any more.
+    /// The connection is closed at both ends.
     pub fn remove(&mut self, number: LineId) {
         self.ends_at_node(number);
         self.open.remove(&number);

@@ -67,14 +67,14 @@ impl<T> Pending<T> {
         unread_bytes < UNREAD_BYTES_MAX && self.requests.len() < self.inflight && account.room() > 0
     }
 
-    /// A status or a verb is under way from here on; `false`: as many are as may be.
+    /// A status or a verb begins; `false`: as many are under way as may be.
     pub fn control_begins(&mut self) -> bool {
         let may_begin = self.control_requests < CONTROL_REQUESTS_MAX;
         self.control_requests += usize::from(may_begin);
         may_begin
     }
 
-    /// It is not any more.
+    /// A status or a verb has ended.
     pub fn control_ends(&mut self) {
         self.control_requests = self.control_requests.saturating_sub(1);
     }

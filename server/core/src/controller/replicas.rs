@@ -210,8 +210,7 @@ impl Controller {
         self.change_fence(|fence| fence.await_nodes(neighbours, until));
     }
 
-    /// This process takes part in nothing any more. That is written down, so that no later start on this disk has to be
-    /// told again.
+    /// This process falls silent and drops its replicas. The mark on the disk tells later starts.
     pub(super) fn on_found_out(&mut self, by: NodeId, text: String) {
         let mut is_new = false;
         self.change_fence(|fence| is_new = fence.mark_copy(&text));

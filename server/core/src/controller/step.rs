@@ -181,7 +181,7 @@ pub enum Effect {
     Start(Box<Start>),
     /// A start finds no way to a replica's state: the process must end.
     StateLost(PartitionId, StateLost),
-    /// A replica has gone: nothing is shown of it any more.
+    /// A replica has gone: its metrics go too.
     Removed(PartitionId, ReplicaId),
     /// The checkpoints of a replica that was removed go; then [`Input::Deleted`], always.
     DeleteCheckpoints(PartitionId),
@@ -191,7 +191,7 @@ pub enum Effect {
     Map(Arc<PartitionMap>),
     /// There is to be a link to the node, at this address.
     Link(NodeId, String),
-    /// There is to be none any more.
+    /// The link to the node is to close.
     Unlink(NodeId),
     /// The directory holds settings that this version does not know: those in use stay.
     SettingsUnknown,
