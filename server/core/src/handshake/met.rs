@@ -75,7 +75,7 @@ impl MetNodes {
         self.table.take(start.node, start.newer);
     }
 
-    /// See [`IncarnationTable::told`].
+    /// See [`IncarnationTable::raise_durable`].
     pub fn raise_durable(&mut self, node: NodeId, durable_lsn: u64) {
         self.table.raise_durable(node, durable_lsn);
     }
