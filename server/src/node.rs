@@ -12,7 +12,7 @@ use coppice_client::wire::{ClusterId, NodeId, PartitionId};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::config::{Address, NodeConfig};
-use crate::control::{Control, Event, Handle, Listeners};
+use crate::control::{self, Event, Handle, Listeners};
 use crate::datadir::{DataDir, DataDirError};
 use crate::logging::Logging;
 use crate::mailbox::mailbox;
@@ -41,11 +41,12 @@ pub struct Node {
     worker_threads: Vec<JoinHandle<()>>,
     stop_workers: Vec<Arc<Notify>>,
     admin: Option<crate::admin_http::Server>,
-    started_in: std::time::Duration,
+    started: Instant,
 }
 
 impl Node {
-    /// Starts a node: when it returns, the node listens, and whatever its directory holds is recovered.
+    /// Starts a node: when it returns, the node listens, and whatever its directory holds is read; its replicas may yet
+    /// execute what they logged ([`Node::is_recovered`]).
     ///
     /// `failed` is called at most once, when the log can make nothing durable: the process must stop then.
     /// `logging` lets operators change the log level.
@@ -87,7 +88,7 @@ impl Node {
         let (events, to_control) = mpsc::unbounded_channel();
         let tell = events.clone();
         let tell_control = Box::new(move |message| _ = tell.send(Event::Message(message)));
-        let addresses = crate::control::addresses(
+        let addresses = control::addresses(
             config.advertised_native(endpoints.native).to_string(),
             config.advertised_peer(endpoints.peer).to_string(),
             endpoints.admin.and_then(|admin| config.advertised_admin(admin)).map(|admin| admin.to_string()),
@@ -107,7 +108,7 @@ impl Node {
             worker_threads: Vec::new(),
             stop_workers: Vec::new(),
             admin: None,
-            started_in: started.elapsed(),
+            started,
         };
         for (index, receiver) in receivers.into_iter().enumerate() {
             let (known, stop) = ((Arc::clone(&shared), workers.clone()), Arc::new(Notify::new()));
@@ -123,21 +124,20 @@ impl Node {
         }
         let (opened, ready) = oneshot::channel();
         let handle = Handle::new(Arc::clone(&shared), workers, events);
-        let control = Control::new(handle, home, addresses, started, Arc::new(failed));
+        if let Some(listener) = admin {
+            let admin = admin::admin_http(&shared);
+            node.admin = Some(crate::admin_http::Server::start(listener, admin).map_err(StartError::Thread)?);
+        }
+        let start = control::Start { shared: handle, home, addresses, started, failed: Arc::new(failed) };
         let listeners = Listeners { native, peer };
         let thread = std::thread::Builder::new().name("control".into());
-        let thread = thread.spawn(move || crate::control::run(control, listeners, to_control, opened));
+        let thread = thread.spawn(move || control::run(start, listeners, to_control, opened));
         node.control_thread = Some(thread.map_err(StartError::Thread)?);
         match ready.blocking_recv() {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(error),
             Err(_) => return Err(StartError::Thread(std::io::Error::other("the control thread ended at once"))),
         }
-        if let Some(listener) = admin {
-            let admin = admin::admin_http(&shared);
-            node.admin = Some(crate::admin_http::Server::start(listener, admin).map_err(StartError::Thread)?);
-        }
-        node.started_in = started.elapsed();
         Ok(node)
     }
 
@@ -146,9 +146,19 @@ impl Node {
         &self.endpoints
     }
 
-    /// How long the start took.
-    pub fn started_in(&self) -> std::time::Duration {
-        self.started_in
+    /// How long ago it began to start.
+    pub fn age(&self) -> std::time::Duration {
+        self.started.elapsed()
+    }
+
+    /// Whether every replica of it has executed what its log holds: what clients ask of them is not late for that.
+    pub fn is_recovered(&self) -> bool {
+        self.shared.recovery.is_over()
+    }
+
+    /// What it is at until then, in one line.
+    pub fn recovering(&self) -> String {
+        self.shared.recovery.text()
     }
 
     /// Which node of which cluster it is; none: it waits for `init`.

@@ -3,6 +3,7 @@
 mod cluster_view;
 mod own;
 mod peers;
+mod recovery;
 mod usage;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +18,7 @@ use coppice_core::handshake::{Objection, PEER_PROTOCOL, PeerHello, Presence, Pur
 pub use self::cluster_view::ClusterView;
 pub use self::own::OwnNode;
 pub use self::peers::Peers;
+pub use self::recovery::{Recovery, RecoveryStep};
 pub use self::usage::{ControlPlace, Usage};
 use crate::config::NodeConfig;
 use crate::datadir::DataDirError;
@@ -38,6 +40,8 @@ pub struct Shared {
     pub peers: Peers,
     /// What clients use of the node.
     pub usage: Usage,
+    /// What this start has still to read and to execute.
+    pub recovery: Recovery,
     control: TellControl,
     clients: Mutex<ClientConnections>,
     peer_slots: PeerSlots,
@@ -67,6 +71,7 @@ impl Shared {
             cluster: ClusterView::default(),
             peers: Peers::default(),
             usage: Usage::new(&config.limits),
+            recovery: Recovery::default(),
             config,
             metrics,
             control,

@@ -15,7 +15,7 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::PartitionId;
 use coppice_core::handshake::{Objection, Presence};
 use coppice_core::incarnation::claim::ClaimError;
-use coppice_core::replay::Entry;
+use coppice_core::replay::{Entry, Replay};
 use coppice_server::datadir::known_incarnations::KnownIncarnations;
 use coppice_server::datadir::{ClusterId, DataDir, DataDirError, NodeId};
 use coppice_server::log::{Append, Hooks, LogError, LogOptions, OpenLog, ReplicaId};
@@ -37,7 +37,11 @@ fn absent(name: &str) -> Scratch {
 
 fn open_log(dir: &mut DataDir) -> Result<OpenLog, DataDirError> {
     let options = LogOptions { disk_reserve_bytes: 0, ..LogOptions::default() };
-    dir.open_log(options, Hooks { flushed: Box::new(|_| ()), failed: Box::new(|failure| panic!("{failure}")) })
+    dir.open_log(
+        Replay::default(),
+        options,
+        Hooks { flushed: Box::new(|_| ()), failed: Box::new(|failure| panic!("{failure}")) },
+    )
 }
 
 /// All files below `dir`, and the directories.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use common::{Scratch, patience, wait_until};
 use coppice_client::wire::PartitionId;
 use coppice_core::incarnation::Identity;
-use coppice_core::replay::Entry;
+use coppice_core::replay::{Entry, Replay};
 use coppice_server::datadir::{ClusterId, NodeId};
 use coppice_server::log::{
     Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, Log, LogOptions, LogWriter, Lsn, Record,
@@ -63,7 +63,7 @@ fn a_log_without_descriptors_waits_for_one_and_loses_nothing() {
     };
     let geometry = Geometry { first_bytes: 64 << 10, segment_bytes: 128 << 10, segments_ahead: 1 };
     let options = LogOptions { geometry, disk_reserve_bytes: 0, ..LogOptions::default() };
-    let opened = LogWriter::open(&dir.0, NODE, options.clone(), hooks).expect("the log opens");
+    let opened = LogWriter::open(&dir.0, NODE, Replay::default(), options.clone(), hooks).expect("the log opens");
     let log = opened.writer.log();
     let before = votes(&log, &completions, 1, 200);
     assert_eq!(before, 200, "there are descriptors");
@@ -86,7 +86,7 @@ fn a_log_without_descriptors_waits_for_one_and_loses_nothing() {
     assert!(!failed.load(Ordering::Relaxed));
     opened.writer.close();
     let hooks = Hooks { flushed: Box::new(|_| ()), failed: Box::new(|failure| panic!("{failure}")) };
-    let mut replay = LogWriter::open(&dir.0, NODE, options, hooks).expect("the log opens").replay;
+    let mut replay = LogWriter::open(&dir.0, NODE, Replay::default(), options, hooks).expect("the log opens").replay;
     let group = replay.groups.get_mut(&PartitionId(1)).expect("known");
     let newest = group.take_records().filter_map(|(_, record)| match record {
         Record::Accept { instance, .. } => Some(instance.0),

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use common::Scratch;
 use coppice_client::wire::PartitionId;
 use coppice_core::incarnation::Identity;
-use coppice_core::replay::Entry;
+use coppice_core::replay::{Entry, Replay};
 use coppice_server::datadir::{ClusterId, NodeId};
 use coppice_server::log::{
     Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, LogOptions, LogWriter, Lsn, OpenLog, Record,
@@ -36,7 +36,7 @@ fn vote(instance: u64) -> Append {
 fn open(dir: &Path, known: Identity, hooks: Hooks) -> OpenLog {
     let geometry = Geometry { first_bytes: 64 << 10, segment_bytes: 256 << 10, segments_ahead: 1 };
     let options = LogOptions { geometry, disk_reserve_bytes: 0, ..LogOptions::default() };
-    LogWriter::open(dir, known, options, hooks).expect("the log opens")
+    LogWriter::open(dir, known, Replay::default(), options, hooks).expect("the log opens")
 }
 
 /// What the processes of the other test run: votes, and trimming, until a failpoint ends it.

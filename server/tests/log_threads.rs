@@ -9,7 +9,7 @@ use bytes::Bytes;
 use common::{Scratch, patience, wait_until};
 use coppice_client::wire::PartitionId;
 use coppice_core::incarnation::Identity;
-use coppice_core::replay::Entry;
+use coppice_core::replay::{Entry, Replay};
 use coppice_server::datadir::{ClusterId, NodeId};
 use coppice_server::log::{
     Append, Ballot, Batch, Commands, Geometry, Hooks, Instance, Log, LogError, LogOptions, LogWriter, Lsn, OpenLog,
@@ -36,7 +36,7 @@ fn open(dir: &Path, known: Identity, options: LogOptions) -> (OpenLog, mpsc::Rec
         flushed: Box::new(move |flushed| flushed.completions.iter().for_each(|&one| done.send(one).unwrap_or(()))),
         failed: Box::new(|failure| panic!("{failure}")),
     };
-    (LogWriter::open(dir, known, options, hooks).expect("the log opens"), completions)
+    (LogWriter::open(dir, known, Replay::default(), options, hooks).expect("the log opens"), completions)
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_full_queue_gives_appends_back_and_then_takes_them() {
     let (go_on, wait) = mpsc::channel::<()>();
     let hooks = Hooks { flushed: Box::new(move |_| _ = wait.recv()), failed: Box::new(|failure| panic!("{failure}")) };
     let options = LogOptions { queue_submissions_max: 2, ..options() };
-    let opened = LogWriter::open(&dir.0, NODE, options, hooks).expect("opens");
+    let opened = LogWriter::open(&dir.0, NODE, Replay::default(), options, hooks).expect("opens");
     let log = opened.writer.log();
     let one = |instance| vec![Append { entry: accept(1, instance, 10), lsn: None, lazy: false }];
     log.append(one(1)).expect("taken");
@@ -215,7 +215,7 @@ fn a_failed_write_ends_the_log_for_good() {
     LogWriter::create(&dir.0, NODE).expect("created");
     let (failed, failure) = mpsc::channel();
     let hooks = Hooks { flushed: Box::new(|_| ()), failed: Box::new(move |why| failed.send(why).expect("heard")) };
-    let opened = LogWriter::open(&dir.0, NODE, options(), hooks).expect("opens");
+    let opened = LogWriter::open(&dir.0, NODE, Replay::default(), options(), hooks).expect("opens");
     let log = opened.writer.log();
     let spare = dir.0.join("00000003.seg");
     let one = |instance| vec![Append { entry: accept(1, instance, 5_000), lsn: None, lazy: false }];

@@ -8,6 +8,7 @@ use std::path::Path;
 use common::cluster::{connect, formed};
 use common::{Scratch, patience, wait_until};
 use coppice_client::wire::PartitionId;
+use coppice_core::replay::Replay;
 use coppice_ordering::Instance;
 use coppice_server::datadir::DataDir;
 use coppice_server::local::LocalOptions;
@@ -86,7 +87,8 @@ fn behind_an_installed_snapshot_the_log_says_that_nothing_below_it_counts() {
     cluster.stop(2);
     let mut home = DataDir::open(&directory.0.join("n3")).unwrap();
     let hooks = Hooks { flushed: Box::new(|_| ()), failed: Box::new(|failure| panic!("{failure}")) };
-    let opened = home.open_log(LogOptions { disk_reserve_bytes: 0, ..LogOptions::default() }, hooks).unwrap();
+    let opened =
+        home.open_log(Replay::default(), LogOptions { disk_reserve_bytes: 0, ..LogOptions::default() }, hooks).unwrap();
     assert!(opened.replay.groups[&PartitionId(1)].trimmed >= installed, "not trimmed up to {installed:?}");
 }
 

@@ -72,7 +72,7 @@ fn coppice(dir: &Path) -> Engine {
         failed: Box::new(|failure| panic!("{failure}")),
     };
     let options = LogOptions { disk_reserve_bytes: 0, ..LogOptions::default() };
-    let opened = LogWriter::open(dir, identity, options, hooks).expect("opens");
+    let opened = LogWriter::open(dir, identity, Default::default(), options, hooks).expect("opens");
     let log: Log = opened.writer.log();
     let mut instance = 0;
     let end = End { _writer: opened.writer, flushes };

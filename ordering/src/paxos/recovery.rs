@@ -123,6 +123,17 @@ impl RecoveredGroup {
         }
     }
 
+    /// Instances above the snapshot that are known to be decided.
+    pub fn decided(&self) -> u64 {
+        self.decided_upto.0.saturating_sub(self.snapshot.0)
+    }
+
+    /// Payload of the batches above the snapshot, in bytes, and the commands in them.
+    pub fn held(&self) -> (usize, u64) {
+        let commands = self.slots.iter_from(Instance::ZERO).map(|(_, slot)| u64::from(slot.batch.count())).sum();
+        (self.slots.len_bytes(), commands)
+    }
+
     /// Whether there was anything.
     pub fn is_empty(&self) -> bool {
         self.last_lsn == Lsn(0) && self.snapshot == Instance::ZERO

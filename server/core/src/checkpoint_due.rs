@@ -1,17 +1,73 @@
-//! When a group writes a checkpoint: after so much log of its own; when it keeps old log of others; on a full disk.
+//! When a group writes a checkpoint: after so much log of its own; when a start of the node would have to replay too
+//! much; when it keeps old log of others; on a full disk.
 //!
-//! Pure. The log of a node is shared by its groups, and goes from its oldest segment on: a group that writes little,
-//! the directory above all, would keep all of it.
+//! The log of a node is shared by its groups, and goes from its oldest segment on: a group that writes little, the
+//! directory above all, would keep all of it.
+
+use coppice_client::wire::PartitionId;
 
 /// Log that no group needs for itself may stay up to so many times what a group logs between two checkpoints. Beyond, a
 /// group that keeps the oldest segment writes one out of turn.
 const SPARE_MAX: u64 = 2;
+
+/// Replaying a small command takes as long as replaying one of so many bytes.
+const COMMAND_BYTES: u64 = 64;
+
+/// A node may have to replay as much as its checkpoints hold, divided by this: reading these takes longer then, and
+/// more checkpoints would take the disk from the log.
+const REPLAY_SHARE: u64 = 4;
+
+/// What a group logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Logged {
+    pub bytes: u64,
+    pub commands: u64,
+}
+
+impl Logged {
+    /// What replaying it costs, in bytes: each command counts for [`COMMAND_BYTES`] at least.
+    pub fn replay_bytes(self) -> u64 {
+        self.bytes.max(self.commands.saturating_mul(COMMAND_BYTES))
+    }
+
+    /// This and that.
+    pub fn and(self, more: Logged) -> Logged {
+        Logged { bytes: self.bytes + more.bytes, commands: self.commands + more.commands }
+    }
+}
+
+/// What a start of the node would replay now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Replays {
+    /// Of all groups, in the unit of [`Logged::replay_bytes`].
+    pub bytes: u64,
+    /// The group with the most of it.
+    pub largest: Option<PartitionId>,
+    /// Bytes of the newest checkpoints of all groups.
+    pub checkpoints: u64,
+}
+
+impl Replays {
+    /// Of these groups: what each logged since its newest checkpoint, and the bytes of that.
+    pub fn of(groups: impl Iterator<Item = (PartitionId, Logged, u64)>) -> Replays {
+        let (mut all, mut most) = (Replays::default(), 0);
+        for (group, logged, checkpoint) in groups {
+            let bytes = logged.replay_bytes();
+            (all.bytes, all.checkpoints) = (all.bytes + bytes, all.checkpoints + checkpoint);
+            if bytes > most {
+                (most, all.largest) = (bytes, Some(group));
+            }
+        }
+        all
+    }
+}
 
 /// Of the node's log and disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Storage {
     /// `checkpoint.log_bytes`.
     pub log_bytes_setting: u64,
+    pub replays: Replays,
     /// Of all segments.
     pub log_bytes: u64,
     /// What the groups need of that, each since the older of its two checkpoints.
@@ -25,8 +81,10 @@ pub struct Storage {
 /// Of a group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
-    /// Bytes logged since its last checkpoint began.
+    /// Logged since its last checkpoint began, in the unit of [`Logged::replay_bytes`].
     pub logged: u64,
+    /// Replaying it takes longest of all groups of the node.
+    pub replays_most: bool,
     /// Bytes of its last checkpoint; 0: unknown.
     pub checkpoint: u64,
     /// Bytes of its keys and values.
@@ -58,20 +116,24 @@ pub fn due(needs: Needs, storage: Storage) -> Option<Due> {
     // Old log goes, or what was deleted since the last one.
     let gives_room = needs.pins || needs.data.saturating_mul(2) < needs.checkpoint;
     let makes_room = storage.full && gives_room && needs.data < storage.room;
+    let replays = storage.replays;
+    let bound = storage.log_bytes_setting.max(replays.checkpoints / REPLAY_SHARE);
+    let shortens = needs.replays_most && replays.bytes > bound && !mutant!(replays_without_bound);
     let settled = needs.alone && !needs.advanced;
     // A second one of the same instance would be no other.
     if (makes_room || keeps_spare && !needs.advanced) && !settled {
         return Some(Due::Alone);
     }
-    (needs.logged > measure || needs.owes || keeps_spare && !settled).then_some(Due::Second)
+    (needs.logged > measure || shortens || needs.owes || keeps_spare && !settled).then_some(Due::Second)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const NOTHING: Replays = Replays { bytes: 0, largest: None, checkpoints: 0 };
     const STORAGE: Storage =
-        Storage { log_bytes_setting: 100, log_bytes: 300, log_needed: 100, full: false, room: 1_000 };
+        Storage { log_bytes_setting: 100, replays: NOTHING, log_bytes: 300, log_needed: 100, full: false, room: 1_000 };
 
     #[test]
     fn a_group_writes_one_after_so_much_log_or_as_much_as_the_last_one_took() {
@@ -79,6 +141,25 @@ mod tests {
         assert_eq!([logged(100, 0), logged(101, 0)], [None, Some(Due::Second)]);
         assert_eq!([logged(101, 200), logged(201, 200)], [None, Some(Due::Second)]);
         assert_eq!(due(Needs { owes: true, ..Needs::default() }, STORAGE), Some(Due::Second));
+    }
+
+    #[test]
+    fn what_a_node_replays_is_bounded_by_the_group_that_has_most_of_it() {
+        let logged = |bytes, commands| Logged { bytes, commands };
+        assert_eq!([logged(640, 9).replay_bytes(), logged(640, 11).replay_bytes()], [640, 704]);
+        let of = |first, second, checkpoint| {
+            let [p1, p2] = [1, 2].map(PartitionId);
+            let replays = Replays::of([(p1, logged(first, 0), checkpoint), (p2, logged(second, 0), 0)].into_iter());
+            let storage = Storage { replays, ..STORAGE };
+            [(p1, first), (p2, second)].map(|(group, logged)| {
+                let replays_most = replays.largest == Some(group);
+                due(Needs { logged, replays_most, ..Needs::default() }, storage).is_some()
+            })
+        };
+        assert_eq!([of(60, 40, 0), of(60, 41, 0), of(50, 60, 0)], [[false, false], [true, false], [false, true]]);
+        // Reading large checkpoints takes its time too.
+        assert_eq!([of(60, 60, 480), of(60, 61, 480)], [[false, false], [false, true]]);
+        assert_eq!(Replays::of([].into_iter()), NOTHING);
     }
 
     #[test]
@@ -106,5 +187,12 @@ mod tests {
         assert_eq!(due(Needs { data: 50, pins: true, ..deleted }, full), Some(Due::Alone));
         assert_eq!(due(Needs { data: 2_000, pins: true, ..deleted }, full), None, "it would not fit");
         assert_eq!(due(Needs { alone: true, advanced: false, ..deleted }, full), None, "it has been done");
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn planted_bugs_are_caught() {
+        let test = "checkpoint_due::tests::what_a_node_replays_is_bounded_by_the_group_that_has_most_of_it";
+        planted::assert_caught("replays_without_bound", test);
     }
 }

@@ -153,6 +153,11 @@ impl Executor {
         self.decided
     }
 
+    /// Everything up to here is decided: at [`Executor::decided`], or still to be executed.
+    pub fn due(&self) -> Instance {
+        self.due.max(self.decided)
+    }
+
     /// Instances that it takes ahead of the decided one.
     pub fn ahead_max(&self) -> usize {
         self.how.ahead_max

@@ -264,10 +264,18 @@ pub fn judge_answer(
 
 /// A refusal as a frame.
 pub fn refusal(text: &str) -> BytesMut {
-    let mut out = BytesMut::new();
     // A certificate may name more than the other end reads.
-    let text = text[..text.floor_char_boundary(REFUSAL_BYTES_MAX)].to_owned();
-    Refusal::Denied { text }.encode(&mut out, 0);
+    encoded(Refusal::Denied { text: text[..text.floor_char_boundary(REFUSAL_BYTES_MAX)].to_owned() })
+}
+
+/// A frame that refuses a connection for now: this node can serve nobody yet.
+pub fn not_yet(text: &str) -> BytesMut {
+    encoded(Refusal::Unavailable { text: text.to_owned() })
+}
+
+fn encoded(refusal: Refusal) -> BytesMut {
+    let mut out = BytesMut::new();
+    refusal.encode(&mut out, 0);
     out
 }
 

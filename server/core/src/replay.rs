@@ -2,6 +2,7 @@
 //! bytes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_client::wire::PartitionId;
@@ -51,6 +52,16 @@ impl Entry {
         }
     }
 
+    /// Commands in its batch.
+    pub fn commands(&self) -> u64 {
+        match self {
+            Entry::Group { record: Record::Accept { batch, .. } | Record::Learned { batch, .. }, .. } => {
+                batch.count().into()
+            }
+            _ => 0,
+        }
+    }
+
     /// Whose batch it holds, and where, if it does.
     pub fn batch(&self) -> Option<(PartitionId, Instance)> {
         match self {
@@ -71,58 +82,66 @@ pub struct GroupReplay {
     pub removed: Option<ReplicaId>,
     /// A durable checkpoint holds everything up to here.
     pub trimmed: Option<Instance>,
-    /// The highest ballot promised or voted in, votes for trimmed batches included.
+    /// A snapshot that the start has at hand holds everything up to here.
+    snapshot: Instance,
+    /// The highest ballot promised or voted in, votes for batches that are not needed included.
     promised: Ballot,
-    /// Everything but promises, in log order; batches above `trimmed` only.
-    records: Vec<Record>,
-    /// Carried copies of batches above `trimmed`: of each instance the vote of the highest ballot, then what was
-    /// learned.
+    /// How far the log says that its batches are decided, those that are not needed included.
+    decided: Instance,
+    /// The longest lease promised.
+    lease: Duration,
+    /// Batches in log order.
+    batches: Vec<Record>,
+    /// Carried copies of batches: of each instance the vote of the highest ballot, then what was learned.
     carried: BTreeMap<BatchKey, Record>,
 }
 
 impl GroupReplay {
     /// The records as `coppice_ordering::RecoveredGroup::apply` takes them, numbered anew from 1: the highest promise,
-    /// carried batches, then everything else in log order, batches above `trimmed` only. Leaves none.
+    /// carried batches, all others in log order, then what is decided. Leaves no batches.
     ///
     /// A carried batch stands in the log behind records that are newer than it. Where one of these is about the same
     /// instance, that counts: while an older one was still in the log, so was what the carried batch is a copy of.
     pub fn take_records(&mut self) -> impl Iterator<Item = (Lsn, Record)> {
         let promise = (self.promised > Ballot::ZERO).then_some(Record::Promise { ballot: self.promised });
         let mut carried: Vec<Record> = std::mem::take(&mut self.carried).into_values().collect();
-        let mut records = std::mem::take(&mut self.records);
+        let mut batches = std::mem::take(&mut self.batches);
         if mutant!(carried_vote_wins) {
-            std::mem::swap(&mut carried, &mut records);
+            std::mem::swap(&mut carried, &mut batches);
         }
-        (1..).map(Lsn).zip(promise.into_iter().chain(carried).chain(records))
+        let decided = (self.decided > Instance::ZERO).then_some(Record::Decided { upto: self.decided });
+        let lease = (self.lease > Duration::ZERO).then_some(Record::Lease { duration: self.lease });
+        (1..).map(Lsn).zip(promise.into_iter().chain(carried).chain(batches).chain(decided).chain(lease))
     }
 
     /// How far the log says that it holds what was decided.
     pub fn decided(&self) -> Instance {
-        let said = self.records.iter().chain(self.carried.values()).map(|record| match record {
-            Record::Decided { upto } => *upto,
-            Record::Accept { decided_upto, .. } => *decided_upto,
-            Record::Learned { instance, .. } => *instance,
-            Record::Promise { .. } | Record::Lease { .. } => Instance::ZERO,
-        });
-        said.max().max(self.trimmed).unwrap_or_default()
+        self.decided.max(self.trimmed.unwrap_or_default())
     }
 
+    /// Takes in a record; batches that a snapshot holds are not kept.
     fn apply(&mut self, carried: bool, record: Record) {
-        if let Record::Promise { ballot } | Record::Accept { ballot, .. } = &record {
-            self.promised = self.promised.max(*ballot);
-        }
-        let trimmed = self.trimmed.unwrap_or(Instance::ZERO);
-        if let Some(key) = batch_key(&record).filter(|_| carried) {
-            let newer = self.carried.get(&key).is_none_or(|known| batch_ballot(known) <= batch_ballot(&record));
-            if key.0 > trimmed && newer {
-                self.carried.insert(key, record);
+        match &record {
+            Record::Promise { ballot } => self.promised = self.promised.max(*ballot),
+            Record::Accept { ballot, decided_upto, .. } => {
+                self.promised = self.promised.max(*ballot);
+                self.decided = self.decided.max(*decided_upto);
             }
-            return;
+            Record::Learned { instance, .. } => self.decided = self.decided.max(*instance),
+            Record::Decided { upto } => self.decided = self.decided.max(*upto),
+            Record::Lease { duration } => self.lease = self.lease.max(*duration),
         }
-        let promise = matches!(record, Record::Promise { .. });
-        if !promise && batch_instance(&record).is_none_or(|instance| instance > trimmed) {
-            self.records.push(record);
+        let Some(key) = batch_key(&record).filter(|(instance, _)| *instance > self.needless()) else { return };
+        if !carried {
+            self.batches.push(record);
+        } else if self.carried.get(&key).is_none_or(|known| batch_ballot(known) <= batch_ballot(&record)) {
+            self.carried.insert(key, record);
         }
+    }
+
+    /// No batch up to here is needed.
+    fn needless(&self) -> Instance {
+        self.snapshot.max(self.trimmed.unwrap_or_default())
     }
 }
 
@@ -131,30 +150,39 @@ impl GroupReplay {
 pub struct Replay {
     /// The groups that the log knows.
     pub groups: BTreeMap<PartitionId, GroupReplay>,
+    snapshots: BTreeMap<PartitionId, Instance>,
 }
 
 impl Replay {
+    /// For a start that has snapshots of these instances at hand: batches up to there are passed over, so that memory
+    /// holds only what is replayed.
+    pub fn above(snapshots: BTreeMap<PartitionId, Instance>) -> Replay {
+        Replay { groups: BTreeMap::new(), snapshots }
+    }
+
     /// Takes in the next record of the log.
     pub fn apply(&mut self, carried: bool, entry: Entry) {
         let Some(group) = entry.group() else { return };
-        let state = self.groups.entry(group).or_default();
+        let snapshot = self.snapshots.get(&group).copied().unwrap_or_default();
+        let nothing = GroupReplay { snapshot, ..GroupReplay::default() };
+        let state = self.groups.entry(group).or_insert_with(|| nothing.clone());
         match entry {
             Entry::Group { record, .. } => state.apply(carried, record),
             Entry::Created { replica, create, .. } => {
                 if !carried {
-                    *state = GroupReplay { removed: state.removed, ..GroupReplay::default() };
+                    *state = GroupReplay { removed: state.removed, ..nothing };
                 }
                 state.created = Some((replica, create));
             }
             Entry::Removed { replica, .. } => {
                 if !carried {
-                    *state = GroupReplay::default();
+                    *state = nothing;
                 }
                 state.removed = Some(replica);
             }
             Entry::Trimmed { upto, .. } => {
                 state.trimmed = state.trimmed.max(Some(upto));
-                state.records.retain(|record| batch_instance(record).is_none_or(|instance| instance > upto));
+                state.batches.retain(|record| batch_instance(record).is_none_or(|instance| instance > upto));
                 state.carried.retain(|(instance, _), _| *instance > upto);
             }
             Entry::Kept { .. } => {}

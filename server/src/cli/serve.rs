@@ -22,6 +22,9 @@ use crate::node::Node;
 /// How often a waiting node looks whether it has become part of a cluster: often enough to be unnoticed in `ready`.
 const IDENTITY_POLL: Duration = Duration::from_millis(5);
 
+/// How often a node says how far its recovery is.
+const RECOVERY_TOLD: Duration = Duration::from_secs(2);
+
 /// Runs a node until it is told to stop.
 ///
 /// # Errors
@@ -50,7 +53,16 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
         Ok(logging) => logging,
         Err(error) => return Ok(Err(log_failure(&error.to_string()))),
     };
-    let node = match Node::start(config.clone(), Some(logging.clone()), stop_at_once) {
+    let (for_start, its_logging) = (config.clone(), logging.clone());
+    let started = runtime.block_on(async {
+        let starting = tokio::task::spawn_blocking(move || Node::start(for_start, Some(its_logging), stop_at_once));
+        tokio::select! {
+            started = starting => started.map_err(io::Error::other),
+            // What it reads stays as it is.
+            () = signals.end() => std::process::exit(i32::from(Exit::Done as u8)),
+        }
+    });
+    let node = match started? {
         Ok(node) => node,
         Err(error) => return Ok(Err(start_failure(&error, &config))),
     };
@@ -61,6 +73,9 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
             if signals.until(args, &logging, joined(&node)).await {
                 return io::Result::Ok(());
             }
+        }
+        if signals.until(args, &logging, recovered(&node)).await {
+            return io::Result::Ok(());
         }
         announce(output, "ready", &node, &config)?;
         notify("READY=1\nSTATUS=ready");
@@ -130,13 +145,27 @@ async fn joined(node: &Node) {
     }
 }
 
+/// Waits until its replicas have executed their logs.
+async fn recovered(node: &Node) {
+    let mut told = tokio::time::Instant::now();
+    while !node.is_recovered() {
+        if told.elapsed() >= RECOVERY_TOLD {
+            told = tokio::time::Instant::now();
+            let text = node.recovering();
+            notify(&format!("STATUS={text}"));
+            tracing::info!("{text}");
+        }
+        tokio::time::sleep(IDENTITY_POLL).await;
+    }
+}
+
 /// One line on stdout, flushed at once: a parent process waits for it.
 fn announce(output: &mut Output<'_>, word: &str, node: &Node, config: &NodeConfig) -> io::Result<()> {
     let who = node.identity().map_or_else(|| config.name.clone(), |(_, id)| id.to_string());
     let endpoints = node.endpoints();
     let admin = endpoints.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
     let (native, peer) = (endpoints.native, endpoints.peer);
-    let (ms, pid) = (node.started_in().as_millis(), std::process::id());
+    let (ms, pid) = (node.age().as_millis(), std::process::id());
     writeln!(output.data, "{word}  {who}  client {native}  peer {peer}  admin {admin}  pid {pid}  in {ms} ms")?;
     output.data.flush()
 }

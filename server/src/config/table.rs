@@ -259,7 +259,7 @@ pub static NODE_SETTINGS: &[Setting] = &[
     Setting {
         key: "checkpoint.log_bytes",
         default: DefaultValue::Text("256 MiB"),
-        meaning: "log of a partition after which it writes a checkpoint; at least the size of its last checkpoint",
+        meaning: "log that a start of the node replays at most; beyond, the partition with most of it writes a checkpoint",
         read: |c, t| size(t, 64 * KIB..=TIB).map(|v| c.checkpoint.log_bytes = v),
         show: |c| show_size(c.checkpoint.log_bytes),
     },

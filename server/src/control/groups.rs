@@ -9,49 +9,41 @@ use coppice_core::access::Users;
 use coppice_core::controller::{self, ClusterState, RecoveredReplica};
 use coppice_core::replay::{Entry as LogEntry, GroupReplay};
 use coppice_core::replica_manager::Start;
+use coppice_core::snapshot::LoadedSnapshot;
 use coppice_core::worker::Input;
 
-use super::Control;
-use crate::config::Keep;
-use crate::log::{Append, Hooks, LogOptions};
+use super::recovery::{self, Recovered};
+use super::status::FlushTimes;
+use super::{Control, Handle};
+use crate::log::{Append, Hooks};
+use crate::shared::RecoveryStep;
 use crate::start_error::StorageError;
 
 /// What the log says of a node that has forgotten promises.
 const COPY_FOUND: &str = "this node runs on a copy of its data directory: it votes no more";
 
 impl Control {
-    /// Opens the log and starts every replica that it knows.
+    /// Opens the log of a node that has just got its identity: there is nothing in it.
     pub(super) fn open_log(&mut self) -> Result<(), StorageError> {
-        if self.storage.home.identity().is_none() {
-            return Ok(());
-        }
-        let config = &self.shared.config;
-        let options = LogOptions {
-            geometry: crate::log::Geometry {
-                segment_bytes: config.log.segment_bytes,
-                segments_ahead: config.log.segments_ahead,
-                ..Default::default()
-            },
-            keep_all: config.log.keep == Keep::All,
-            unsafe_no_flush: config.unsafe_no_flush && config.log.flush == crate::config::Flush::Off,
-            disk_reserve_bytes: config.log.disk_reserve,
-            busy_poll: config.busy_poll,
-            ..LogOptions::default()
-        };
-        super::snapshots::open_checkpoints(self)?;
-        let hooks = self.hooks();
-        let opened = self.storage.home.open_log(options, hooks)?;
+        let hooks = hooks(&self.shared, &self.storage.flush, &self.failed);
+        let recovered = recovery::read(&mut self.storage.home, &self.shared, hooks)?;
+        self.begin(recovered)
+    }
+
+    /// Goes on where the data directory stands: every replica that its log knows starts.
+    pub(super) fn begin(&mut self, recovered: Recovered) -> Result<(), StorageError> {
+        let Recovered { log: opened, checkpoints, checkpointer, mut loaded, .. } = recovered;
         if let Some(cut) = &opened.cut {
             tracing::info!(?cut, "the log ended in a write that was never answered for; it was cut");
         }
         self.shared.own.set_claim(opened.claim);
         self.shared.own.set_identity(opened.identity);
-        let checkpointer = self.storage.checkpoints.as_ref().map(|(_, checkpointer)| Arc::downgrade(checkpointer));
-        let checkpointer = checkpointer.unwrap_or_default();
+        let checkpointer = Arc::new(checkpointer);
         for thread in 0..self.shared.workers.count() {
-            let (log, checkpointer) = (opened.writer.log(), checkpointer.clone());
+            let (log, checkpointer) = (opened.writer.log(), Arc::downgrade(&checkpointer));
             self.outbox.on_thread(thread, move |thread| thread.set_storage(log, checkpointer));
         }
+        self.storage.checkpoints = Some((checkpoints, checkpointer));
         self.storage.log = Some(opened.writer);
         let kept = self.storage.home.read_map().and_then(|kept| postcard::from_bytes::<ClusterState>(&kept).ok());
         let kept = kept.map(Arc::new);
@@ -59,7 +51,8 @@ impl Control {
         let (node, kept_state) = (opened.identity.node, kept.clone());
         self.tell(controller::Input::Identity { node, kept: kept_state, seeds });
         for (group, replay) in opened.replay.groups {
-            self.restart(PartitionId(group.0), replay)?;
+            let group = PartitionId(group.0);
+            self.restart(group, replay, loaded.remove(&group))?;
         }
         for (group, waiting) in self.controller.replicas().awaiting_snapshot() {
             let trimmed = waiting.trimmed().0;
@@ -110,39 +103,14 @@ impl Control {
         }
     }
 
-    fn hooks(&self) -> Hooks {
-        let shared = Arc::clone(&self.shared);
-        let metrics = shared.metrics.log();
-        let flush = Arc::clone(&self.storage.flush);
-        let failed = Arc::clone(&self.failed);
-        let mut by_worker: Vec<Vec<(PartitionId, coppice_ordering::Lsn)>> = vec![Vec::new(); shared.workers.count()];
-        Hooks {
-            flushed: Box::new(move |flushed| {
-                metrics.flushed(flushed.took, flushed.records as u64);
-                flush.note(&flushed);
-                shared.looked(flushed.looked);
-                // Before the completions: a vote never leaves ahead of the position that it raised.
-                shared.set_durable_lsn(flushed.durable_lsn);
-                for &(group, lsn) in flushed.completions {
-                    let of_worker = &mut by_worker[shared.workers.owner(group)];
-                    let group = PartitionId(group.0);
-                    match of_worker.last_mut() {
-                        // Completions of a group ascend: the last one says it all.
-                        Some(last) if last.0 == group => last.1 = last.1.max(lsn),
-                        _ => of_worker.push((group, lsn)),
-                    }
-                }
-                for (at, durable) in by_worker.iter_mut().enumerate().filter(|(_, durable)| !durable.is_empty()) {
-                    shared.workers.raise_durable(at, durable);
-                }
-            }),
-            failed: Box::new(move |failure| failed(failure.to_string())),
-        }
-    }
-
     /// A group that the log knows.
-    fn restart(&mut self, group: PartitionId, replay: GroupReplay) -> Result<(), StorageError> {
-        let recovered = RecoveredReplica::new(group, replay, || super::snapshots::load_checkpoint(self, group))?;
+    fn restart(
+        &mut self,
+        group: PartitionId,
+        replay: GroupReplay,
+        loaded: Option<LoadedSnapshot>,
+    ) -> Result<(), StorageError> {
+        let recovered = RecoveredReplica::new(group, replay, loaded);
         let recovered = recovered.ok_or(StorageError::CreateRequest(group))?;
         self.tell(controller::Input::Recovered(Box::new(recovered)));
         self.driver.state_lost.take().map_or(Ok(()), Err)
@@ -179,6 +147,7 @@ impl Control {
             true => tracing::info!(%partition, %replica, %instance, "a replica begins here"),
             false => tracing::debug!(%partition, %replica, %instance, "a replica goes on"),
         }
+        self.shared.recovery.note(RecoveryStep::Replay(partition), 0, start.recovered.decided());
         let metrics = self.shared.metrics.partition(partition);
         let incarnation = self.shared.own.identity().map_or(0, |identity| identity.incarnation);
         self.outbox.on_owner(partition, move |thread| {
@@ -230,5 +199,38 @@ impl Control {
             let address = address.clone();
             self.outbox.on_thread(thread, move |thread| thread.link_to(node, address));
         }
+    }
+}
+
+/// What the log tells of its flushes.
+pub(super) fn hooks(
+    shared: &Arc<Handle>,
+    flush: &Arc<FlushTimes>,
+    failed: &Arc<dyn Fn(String) + Send + Sync>,
+) -> Hooks {
+    let (shared, flush, failed) = (Arc::clone(shared), Arc::clone(flush), Arc::clone(failed));
+    let metrics = shared.metrics.log();
+    let mut by_worker: Vec<Vec<(PartitionId, coppice_ordering::Lsn)>> = vec![Vec::new(); shared.workers.count()];
+    Hooks {
+        flushed: Box::new(move |flushed| {
+            metrics.flushed(flushed.took, flushed.records as u64);
+            flush.note(&flushed);
+            shared.looked(flushed.looked);
+            // Before the completions: a vote never leaves ahead of the position that it raised.
+            shared.set_durable_lsn(flushed.durable_lsn);
+            for &(group, lsn) in flushed.completions {
+                let of_worker = &mut by_worker[shared.workers.owner(group)];
+                let group = PartitionId(group.0);
+                match of_worker.last_mut() {
+                    // Completions of a group ascend: the last one says it all.
+                    Some(last) if last.0 == group => last.1 = last.1.max(lsn),
+                    _ => of_worker.push((group, lsn)),
+                }
+            }
+            for (at, durable) in by_worker.iter_mut().enumerate().filter(|(_, durable)| !durable.is_empty()) {
+                shared.workers.raise_durable(at, durable);
+            }
+        }),
+        failed: Box::new(move |failure| failed(failure.to_string())),
     }
 }

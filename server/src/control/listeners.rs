@@ -42,15 +42,66 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Serves both ports on this thread.
-    pub(super) fn serve(self, shared: &Arc<Handle>) -> std::io::Result<()> {
+    /// For the event loop of this thread.
+    pub(super) fn open(self) -> std::io::Result<OpenListeners> {
         self.native.set_nonblocking(true)?;
         self.peer.set_nonblocking(true)?;
-        crate::task::spawn(clients(Arc::clone(shared), TcpListener::from_std(self.native)?));
-        crate::task::spawn(nodes(Arc::clone(shared), TcpListener::from_std(self.peer)?));
-        Ok(())
+        Ok(OpenListeners { native: TcpListener::from_std(self.native)?, peer: TcpListener::from_std(self.peer)? })
     }
 }
+
+/// The ports on this thread's event loop.
+pub(super) struct OpenListeners {
+    native: TcpListener,
+    peer: TcpListener,
+}
+
+impl OpenListeners {
+    /// Serves both ports on this thread.
+    pub(super) fn serve(self, shared: &Arc<Handle>) {
+        crate::task::spawn(clients(Arc::clone(shared), self.native));
+        crate::task::spawn(nodes(Arc::clone(shared), self.peer));
+    }
+
+    /// Tells whoever comes how far the node's recovery is, until `done`.
+    pub(super) async fn refuse_until<T>(&self, shared: &Arc<Handle>, done: impl Future<Output = T>) -> T {
+        tokio::pin!(done);
+        let mut tell = tokio::time::interval_at(tokio::time::Instant::now() + RECOVERY_TOLD, RECOVERY_TOLD);
+        let refusals = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+        loop {
+            let keepalive = shared.config.keepalive;
+            let (accepted, is_client) = tokio::select! {
+                biased;
+                done = &mut done => return done,
+                _ = tell.tick() => {
+                    tracing::info!("{}", shared.recovery.text());
+                    continue;
+                }
+                client = accept(&self.native, keepalive) => (client, true),
+                node = accept(&self.peer, keepalive) => (node, false),
+            };
+            let (Some((stream, _)), Ok(place)) = (accepted, Arc::clone(&refusals).try_acquire_owned()) else {
+                continue;
+            };
+            let shared = Arc::clone(shared);
+            crate::task::spawn(async move {
+                let refusing = async {
+                    let secured =
+                        if is_client { secure(&shared, stream).await } else { secure_node(&shared, stream).await };
+                    if let Some(stream) = secured {
+                        let frame = handshake::not_yet(&shared.recovery.text());
+                        say_no(stream, frame).await;
+                    }
+                };
+                _ = tokio::time::timeout(shared.config.handshake_timeout, refusing).await;
+                drop(place);
+            });
+        }
+    }
+}
+
+/// How often a node that recovers says how far that is.
+const RECOVERY_TOLD: Duration = Duration::from_secs(2);
 
 /// Clients whose TLS handshake is not over. One more ends the oldest of them: a handshake takes two round trips, so
 /// only the slow are in its way.

@@ -17,6 +17,7 @@ mod listeners;
 mod majority;
 mod outbox;
 mod rates;
+mod recovery;
 mod snapshots;
 mod status;
 mod survey;
@@ -43,13 +44,14 @@ use tokio::task::AbortHandle;
 
 use self::coalesced::Questions;
 use self::outbox::Outbox;
-use self::rates::Rates;
+use self::rates::{Rates, Sample};
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::background::Checkpointer;
 use crate::datadir::DataDir;
 use crate::log::{LogWriter, Space};
 use crate::messages::ToControl;
 use crate::metrics::Warning;
+use crate::shared::RecoveryStep;
 use crate::start_error::{StartError, StorageError};
 
 /// What this node has on its disk, once it has an identity.
@@ -116,19 +118,14 @@ pub struct Control {
 }
 
 impl Control {
-    /// A control task over this directory, on the clock that began at `started`, as the workers are; [`run`] runs it.
-    pub fn new(
-        shared: Arc<Handle>,
-        home: DataDir,
-        addresses: Addresses,
-        started: Instant,
-        failed: Arc<dyn Fn(String) + Send + Sync>,
-    ) -> Control {
+    /// A control task over this directory.
+    fn new(start: Start, flush: Arc<status::FlushTimes>) -> Control {
+        let Start { shared, home, addresses, started, failed } = start;
         let mailboxes = shared.workers.clone();
         Control {
             controller: Controller::new(mailboxes.count()),
             outbox: Outbox::new(mailboxes),
-            storage: Storage { home, log: None, checkpoints: None, flush: Arc::default(), disk_was_full: false },
+            storage: Storage { home, log: None, checkpoints: None, flush, disk_was_full: false },
             driver: Driver::default(),
             offers: BTreeMap::new(),
             verbs: Verbs::default(),
@@ -145,10 +142,23 @@ impl Control {
     }
 }
 
+/// What the control task begins with.
+pub struct Start {
+    pub shared: Arc<Handle>,
+    /// The node's directory.
+    pub home: DataDir,
+    /// Where the node serves.
+    pub addresses: Addresses,
+    /// When the clock began that the control task has in common with the workers.
+    pub started: Instant,
+    /// Called when the log can make nothing durable.
+    pub failed: Arc<dyn Fn(String) + Send + Sync>,
+}
+
 /// Runs the control task and the ports on this thread until the node stops. `opened` hears when everything durable is
-/// recovered, or why it cannot be.
+/// read, or why it cannot be.
 pub fn run(
-    mut control: Control,
+    start: Start,
     listeners: Listeners,
     events: mpsc::UnboundedReceiver<Event>,
     opened: oneshot::Sender<Result<(), StartError>>,
@@ -162,23 +172,49 @@ pub fn run(
         }
     };
     runtime.block_on(async move {
-        if let Err(error) = control.open_log() {
-            let node = control.storage.home.identity().map(|identity| identity.node);
-            _ = opened.send(Err(StartError::Storage { node, error }));
-            return;
+        match open(start, listeners).await {
+            Ok(control) => {
+                _ = opened.send(Ok(()));
+                control.run(events).await;
+            }
+            Err(error) => _ = opened.send(Err(error)),
         }
-        let shared = Arc::clone(&control.shared);
-        if let Err(error) = listeners.serve(&shared) {
-            _ = opened.send(Err(StartError::Thread(error)));
-            return;
-        }
-        _ = opened.send(Ok(()));
-        control.run(events).await;
     });
+}
+
+/// Reads what the directory holds, on a thread of its own, while the ports say how far that is; then they serve.
+async fn open(mut start: Start, listeners: Listeners) -> Result<Control, StartError> {
+    let (shared, flush) = (Arc::clone(&start.shared), Arc::default());
+    let listeners = listeners.open().map_err(StartError::Thread)?;
+    let identity = start.home.identity();
+    let in_storage = |error| StartError::Storage { node: identity.map(|identity| identity.node), error };
+    let mut recovered = None;
+    if identity.is_some() {
+        let hooks = groups::hooks(&shared, &flush, &start.failed);
+        let (sender, mut read) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("recovery".into());
+        let spawned = thread.spawn(move || {
+            let found = recovery::read(&mut start.home, &start.shared, hooks);
+            _ = sender.send((start, found));
+        });
+        spawned.map_err(StartError::Thread)?;
+        let ended = |_| StartError::Thread(std::io::Error::other("the recovery thread ended at once"));
+        let (again, found) = listeners.refuse_until(&shared, &mut read).await.map_err(ended)?;
+        (start, recovered) = (again, Some(found.map_err(in_storage)?));
+    }
+    let mut control = Control::new(start, flush);
+    if let Some(recovered) = recovered {
+        control.begin(recovered).map_err(in_storage)?;
+    }
+    listeners.serve(&shared);
+    Ok(control)
 }
 
 /// How often the control task reconciles what it published and what is the case: rates, memory, disk, certificates.
 const RECONCILE: Duration = Duration::from_millis(500);
+
+/// The same while replicas execute their logs: whoever started the node waits for the end of that.
+const RECONCILE_RECOVERING: Duration = Duration::from_millis(20);
 
 /// The same while nothing is decided here.
 const RECONCILE_CALM: Duration = Duration::from_secs(1);
@@ -220,6 +256,19 @@ impl Control {
         }
     }
 
+    /// Of the groups of one worker thread.
+    fn note_samples(&mut self, samples: &[Sample]) {
+        self.rates.note(Instant::now(), samples);
+        let recovery = &self.shared.recovery;
+        for &Sample { group, replay, .. } in samples {
+            let (done, all) = replay.unwrap_or_default();
+            recovery.note(RecoveryStep::Replay(group), done, all);
+        }
+        if let Some(took) = recovery.end() {
+            tracing::info!(took_ms = took.as_millis() as u64, "recovered: every replica here has executed its log");
+        }
+    }
+
     /// Returns how long until the next time.
     fn reconcile(&mut self) -> Duration {
         self.rates.retain(|group| self.controller.replicas().running().contains_key(&group));
@@ -231,7 +280,11 @@ impl Control {
         self.shared.show_held_back();
         let rests = self.rates.rest();
         status::survey_if_due(self, rests);
-        if rests { RECONCILE_CALM } else { RECONCILE }
+        match (self.shared.recovery.is_over(), rests) {
+            (false, _) => RECONCILE_RECOVERING,
+            (true, true) => RECONCILE_CALM,
+            (true, false) => RECONCILE,
+        }
     }
 
     /// The gauges of the node itself: disk, and the warnings that `status` shows.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use coppice_client::wire::PartitionId;
-use coppice_core::worker::Group;
+use coppice_core::checkpoint_due::{Logged, Replays};
+use coppice_core::worker::{Checkpoints, Group};
 
 /// The counters of one group.
 #[derive(Clone, Copy, Debug)]
@@ -14,17 +15,23 @@ pub(super) struct Sample {
     pub commands: u64,
     /// Instances decided so far.
     pub instances: u64,
-    /// Bytes of the log that it needs.
-    pub log_needed: u64,
+    /// Logged since its newest checkpoint.
+    pub logged: Logged,
+    /// Bytes of the log that it needs beside that.
+    pub older_bytes: u64,
+    /// Bytes of its newest checkpoint.
+    pub checkpoint: u64,
+    /// See [`Group::replay`].
+    pub replay: Option<(u64, u64)>,
 }
 
 impl Sample {
     /// Of this group, now.
     pub fn of(id: PartitionId, group: &Group) -> Sample {
         let status = group.status();
-        let log_needed = group.checkpoints.logged_bytes + group.checkpoints.older_bytes;
+        let Checkpoints { logged, older_bytes, bytes: checkpoint, .. } = group.checkpoints;
         let (commands, instances) = (status.commands_decided, status.instances_decided);
-        Sample { group: id, commands, instances, log_needed }
+        Sample { group: id, commands, instances, logged, older_bytes, checkpoint, replay: group.replay() }
     }
 }
 
@@ -32,14 +39,11 @@ impl Sample {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     at: Instant,
-    commands: u64,
-    instances: u64,
+    newest: Sample,
     /// Commands per second.
     pub per_second: f64,
     /// Commands per batch.
     pub batch: f64,
-    /// Bytes of the log that it needs.
-    log_needed: u64,
 }
 
 /// The newest rates of the groups that run here.
@@ -53,12 +57,15 @@ pub(super) struct Rates {
 impl Rates {
     /// Takes in samples of some groups.
     pub fn note(&mut self, now: Instant, samples: &[Sample]) {
-        for &Sample { group, commands, instances, log_needed } in samples {
-            let mut rate = Rate { at: now, commands, instances, per_second: 0.0, batch: 0.0, log_needed };
+        for &newest in samples {
+            let Sample { group, commands, instances, .. } = newest;
+            let mut rate = Rate { at: now, newest, per_second: 0.0, batch: 0.0 };
             if let Some(old) = self.groups.get(&group) {
                 let seconds = now.duration_since(old.at).as_secs_f64().max(1e-3);
-                let (commands, instances) =
-                    (commands.saturating_sub(old.commands) as f64, instances.saturating_sub(old.instances) as f64);
+                let (commands, instances) = (
+                    commands.saturating_sub(old.newest.commands) as f64,
+                    instances.saturating_sub(old.newest.instances) as f64,
+                );
                 rate.per_second = commands / seconds;
                 rate.batch = if instances > 0.0 { commands / instances } else { 0.0 };
             }
@@ -78,7 +85,7 @@ impl Rates {
 
     /// Instances that all of them have decided.
     fn instances(&self) -> u64 {
-        self.groups.values().map(|rate| rate.instances).sum()
+        self.groups.values().map(|rate| rate.newest.instances).sum()
     }
 
     /// Whether nothing was decided here since this was asked last.
@@ -89,7 +96,13 @@ impl Rates {
 
     /// Bytes of the log that all of them need.
     pub fn log_needed(&self) -> u64 {
-        self.groups.values().map(|rate| rate.log_needed).sum()
+        self.groups.values().map(|rate| rate.newest.logged.bytes + rate.newest.older_bytes).sum()
+    }
+
+    /// What a start would replay now.
+    pub fn replays(&self) -> Replays {
+        let newest = self.groups.values().map(|rate| rate.newest);
+        Replays::of(newest.map(|sample| (sample.group, sample.logged, sample.checkpoint)))
     }
 }
 
@@ -107,7 +120,10 @@ mod tests {
             group: PartitionId(group),
             commands,
             instances: commands / 10,
-            log_needed: 100,
+            logged: Logged { bytes: 60, commands: 0 },
+            older_bytes: 40,
+            checkpoint: 7,
+            replay: None,
         };
         for group in 1..=1_000 {
             rates.note(start, &[sample(group, 100)]);
@@ -115,6 +131,8 @@ mod tests {
         rates.retain(|group| group.0 <= 2);
         rates.note(start + Duration::from_secs(2), &[sample(1, 300), sample(2, 100)]);
         assert_eq!((rates.groups.len(), rates.log_needed(), rates.instances()), (2, 200, 40));
+        let replays = Replays { bytes: 120, largest: Some(PartitionId(1)), checkpoints: 14 };
+        assert_eq!(rates.replays(), replays);
         let one = rates.get(PartitionId(1)).expect("it runs");
         assert_eq!((one.per_second, one.batch), (100.0, 10.0));
         assert!(rates.get(PartitionId(3)).is_none());

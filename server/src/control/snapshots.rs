@@ -25,9 +25,8 @@ use tokio::sync::oneshot;
 
 use super::listeners::{ProvenPeer, first_frame};
 use super::{Control, Handle};
-use crate::checkpoint::background::Checkpointer;
 use crate::checkpoint::stream::Encoder;
-use crate::checkpoint::{Checkpoint, CheckpointError, CheckpointOptions, Checkpoints, Chunk, Manifest};
+use crate::checkpoint::{CheckpointError, Checkpoints, Chunk, Manifest};
 use crate::net::handshake::{self, HandshakeError};
 use crate::shared::Shared;
 use crate::worker_thread::WorkerThread;
@@ -51,28 +50,12 @@ const HEAD: u8 = 1;
 const CHUNK: u8 = 2;
 const MANIFEST: u8 = 3;
 
-/// Opens the checkpoints of the data directory and starts the thread that writes them.
-pub(super) fn open_checkpoints(control: &mut Control) -> Result<(), CheckpointError> {
-    let config = &control.shared.config;
-    let options = CheckpointOptions {
-        cluster: control.storage.home.identity().map(|identity| identity.cluster),
-        rate_bytes: config.checkpoint.rate,
-        cache_bytes: config.checkpoint.cache,
-        space_floor_bytes: config.log.disk_reserve / 2,
-    };
-    let path = control.storage.home.checkpoints();
-    let at = |error| CheckpointError::Io { path: path.clone(), error };
-    let checkpoints = Checkpoints::open(&path, options).map_err(at)?;
-    let writer = Checkpointer::start(checkpoints.clone()).map_err(at)?;
-    control.storage.checkpoints = Some((checkpoints, Arc::new(writer)));
-    Ok(())
-}
-
 /// Tells the workers of the log and the disk, by which they write checkpoints.
 pub(super) fn tell_storage(control: &Control) {
     let space = control.storage.log.as_ref().map(|log| log.log().space());
     let sizes = checkpoint_due::Storage {
         log_bytes_setting: control.shared.config.checkpoint.log_bytes,
+        replays: control.rates.replays(),
         log_bytes: control.storage.flush.log_bytes(),
         log_needed: control.rates.log_needed(),
         full: space.is_some_and(|space| space.full),
@@ -83,19 +66,6 @@ pub(super) fn tell_storage(control: &Control) {
         let storage = storage.clone();
         move |thread: &mut WorkerThread| thread.input(Input::Storage(storage))
     });
-}
-
-/// The newest good checkpoint of a group, if there is any.
-pub(super) fn load_checkpoint(
-    control: &Control,
-    group: PartitionId,
-) -> Result<Option<LoadedSnapshot>, CheckpointError> {
-    let Some((checkpoints, _)) = &control.storage.checkpoints else { return Ok(None) };
-    let loaded = checkpoints.load(group)?;
-    for bad in &loaded.bad {
-        tracing::warn!(partition = %group, %bad, "a checkpoint is damaged; an older one or a peer's replaces it");
-    }
-    loaded.checkpoint.as_ref().map(machine_of).transpose()
 }
 
 /// Fetches a snapshot of a group from another node, on a thread of its own.
@@ -156,13 +126,6 @@ fn is_wanted(shared: &Arc<Handle>, fetch: FetchId, head: &Head) -> bool {
     };
     shared.call(ask);
     receiver.recv_timeout(SILENCE_MAX).unwrap_or(false)
-}
-
-fn machine_of(checkpoint: &Checkpoint) -> Result<LoadedSnapshot, CheckpointError> {
-    let (blobs, mut pairs) = checkpoint.contents()?;
-    let loaded = snapshot::restore(&checkpoint.manifest().head, &blobs, pairs.by_ref());
-    pairs.finish()?;
-    loaded.map_err(|_| CheckpointError::Stream(crate::checkpoint::StreamError::Incomplete))
 }
 
 /// Longest request for a snapshot, with its header.
@@ -318,7 +281,7 @@ fn receive(
 fn load(checkpoints: &Checkpoints, group: PartitionId) -> Result<LoadedSnapshot, FetchError> {
     let loaded = checkpoints.load(group)?;
     let checkpoint = loaded.checkpoint.ok_or(FetchError::Garbage)?;
-    Ok(machine_of(&checkpoint)?)
+    Ok(checkpoint.restore(|_| ())?)
 }
 
 fn next_piece(stream: &mut BlockingChannel, decoder: &mut FrameDecoder) -> Result<(u8, Bytes), FetchError> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use coppice_client::wire::{NodeId, NodeStatus, PartitionId, Status, StatusGet};
 use coppice_core::digests::{Comparison, Digests};
@@ -102,7 +102,7 @@ pub(super) fn sample_rates(control: &Control) {
             worker_thread::publish(thread);
             let samples: Vec<Sample> =
                 thread.worker.groups().iter().map(|(&id, group)| Sample::of(id, group)).collect();
-            shared.call(move |control| control.rates.note(Instant::now(), &samples));
+            shared.call(move |control| control.note_samples(&samples));
         }
     });
 }

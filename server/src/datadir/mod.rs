@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 pub use coppice_client::wire::{ClusterId, NodeId};
 use coppice_core::incarnation::Identity;
+use coppice_core::replay::Replay;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::files::{flush_dir, replace};
@@ -172,9 +173,9 @@ impl DataDir {
     ///
     /// # Errors
     /// [`DataDirError::Nobody`] before [`DataDir::adopt`]; [`DataDirError::Log`].
-    pub fn open_log(&mut self, options: LogOptions, hooks: Hooks) -> Result<OpenLog, DataDirError> {
+    pub fn open_log(&mut self, replay: Replay, options: LogOptions, hooks: Hooks) -> Result<OpenLog, DataDirError> {
         let known = self.identity.ok_or(DataDirError::Nobody)?;
-        let opened = LogWriter::open(&self.log(), known, options, hooks)?;
+        let opened = LogWriter::open(&self.log(), known, replay, options, hooks)?;
         failpoint!("datadir.log_opened");
         self.write_identity(opened.identity)?;
         failpoint!("datadir.identified");

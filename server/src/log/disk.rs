@@ -11,6 +11,7 @@ use bytes::Bytes;
 use super::core::{FileEffect, FileName};
 use super::file::{LogFile, Stage, Way};
 use super::segment;
+use super::writer::ReadObserver;
 
 /// What the log needs of a disk: a real directory, or the simulator's.
 pub trait Disk {
@@ -42,6 +43,15 @@ pub struct FileDisk {
     stage: Stage,
     /// `log.flush = off`: nothing is durable, a power cut loses votes.
     unsafe_no_flush: bool,
+    reads: Option<Reads>,
+}
+
+/// Who is told of reads, of how many bytes, of how many.
+#[derive(Debug)]
+struct Reads {
+    observer: ReadObserver,
+    read: u64,
+    all: u64,
 }
 
 impl FileDisk {
@@ -59,7 +69,18 @@ impl FileDisk {
 
     fn at(dir: &Path, unsafe_no_flush: bool) -> io::Result<FileDisk> {
         let (directory, stage) = (File::open(dir)?, Stage::default());
-        Ok(FileDisk { dir: dir.to_owned(), directory, open: None, ahead: VecDeque::new(), stage, unsafe_no_flush })
+        let (open, ahead, reads) = (None, VecDeque::new(), None);
+        Ok(FileDisk { dir: dir.to_owned(), directory, open, ahead, stage, unsafe_no_flush, reads })
+    }
+
+    /// Tells how far all that is in the log now is read.
+    pub(super) fn observe_reads(&mut self, observer: ReadObserver) -> io::Result<()> {
+        let files = self.list()?.into_iter();
+        let files = files.filter(|file| matches!(file, FileName::Segment(_)));
+        let sizes = files.map(|file| Ok(fs::metadata(self.path(file))?.len()));
+        let all = sizes.sum::<io::Result<u64>>()?;
+        self.reads = Some(Reads { observer, read: 0, all });
+        Ok(())
     }
 
     fn path(&self, file: FileName) -> PathBuf {
@@ -129,6 +150,10 @@ impl Disk for FileDisk {
         let length = file.metadata()?.len().min(limit as u64);
         let mut bytes = Vec::with_capacity(length as usize);
         file.take(length).read_to_end(&mut bytes)?;
+        if let Some(Reads { observer, read, all }) = self.reads.as_mut().filter(|_| limit == usize::MAX) {
+            *read += length;
+            (observer.0)(*read, *all);
+        }
         Ok(bytes)
     }
 

@@ -51,5 +51,6 @@ pub use self::ids::{Ballot, Batch, Commands, Configuration, Instance, Lsn, Parti
 pub use self::recovery::{Cut, Damage};
 pub(crate) use self::thread::free_bytes;
 pub use self::writer::{
-    Append, DurableWait, FlushReport, Hooks, Log, LogError, LogFailure, LogOptions, LogWriter, OpenLog, Space, Stopped,
+    Append, DurableWait, FlushReport, Hooks, Log, LogError, LogFailure, LogOptions, LogWriter, OpenLog, ReadObserver,
+    Space, Stopped,
 };

@@ -42,6 +42,18 @@ pub struct LogOptions {
     pub idle_mark_after: Duration,
     /// `busy_poll`: so long the writer looks for work before it sleeps, where that pays.
     pub busy_poll: Duration,
+    /// Told, while a log is opened, how many of its bytes are read, and how many there are.
+    pub read: ReadObserver,
+}
+
+/// What is told of a log that is read.
+#[derive(Clone)]
+pub struct ReadObserver(pub Arc<dyn Fn(u64, u64) + Send + Sync>);
+
+impl std::fmt::Debug for ReadObserver {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("ReadObserver").finish_non_exhaustive()
+    }
 }
 
 impl Default for LogOptions {
@@ -56,6 +68,7 @@ impl Default for LogOptions {
             queue_submissions_max: 4_096,
             idle_mark_after: Duration::from_millis(100),
             busy_poll: Duration::ZERO,
+            read: ReadObserver(Arc::new(|_, _| ())),
         }
     }
 }
@@ -289,14 +302,20 @@ impl LogWriter {
         Ok(engine::create(&mut FileDisk::new(dir, false)?, identity, draw(), Geometry::default())?)
     }
 
-    /// Opens the log in `dir`, whose node was `known` when it last started: reads everything, opens a segment for this
-    /// start, and starts the threads. Takes time in proportion to the log.
+    /// Opens the log in `dir`, whose node was `known` when it last started: reads everything into `replay`, opens a
+    /// segment for this start, and starts the threads. Takes time in proportion to the log.
     ///
     /// # Errors
     /// [`LogError`]; after `Damage` and `Older` the node must not vote.
-    pub fn open(dir: &Path, known: Identity, options: LogOptions, hooks: Hooks) -> Result<OpenLog, LogError> {
+    pub fn open(
+        dir: &Path,
+        known: Identity,
+        mut replay: Replay,
+        options: LogOptions,
+        hooks: Hooks,
+    ) -> Result<OpenLog, LogError> {
         let mut disk = FileDisk::new(dir, options.unsafe_no_flush)?;
-        let mut replay = Replay::default();
+        disk.observe_reads(options.read.clone())?;
         let found = Found::read(&mut disk, known, &mut |carried, entry| replay.apply(carried, entry))?;
         let (identity, cut) = (found.identity, found.cut.clone());
         let engine = found.open(disk, draw(), options.geometry, options.keep_all)?;

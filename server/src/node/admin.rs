@@ -18,6 +18,11 @@ pub(super) fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
         metrics: shared.metrics.clone(),
         access: Arc::new(move || for_access.cluster.access()),
         status: Arc::new(move || {
+            // The control thread answers as soon as it knows who this node is.
+            let recovering = for_status.recovery.lines();
+            if !recovering.is_empty() && for_status.own.identity().is_none() {
+                return Box::pin(async move { serde_json::json!({ "v": 1, "recovering": recovering }) });
+            }
             let (sender, receiver) = oneshot::channel();
             for_status.tell_control(ToControl::Status { get: StatusGet { local: false }, reply: sender });
             Box::pin(
@@ -44,6 +49,10 @@ fn hosts(config: &NodeConfig) -> admin_http::Hosts {
 
 /// Why the node is not ready; empty if it is.
 fn readiness(shared: &Shared) -> Vec<String> {
+    let recovering = shared.recovery.lines();
+    if !recovering.is_empty() {
+        return recovering;
+    }
     let Some(identity) = shared.own.identity() else { return vec!["waiting for init".into()] };
     let map = shared.cluster.map();
     if map.version.0 == 0 {

@@ -13,12 +13,14 @@ use coppice_core::machine::directory::Directory;
 use coppice_core::machine::partition::Partition;
 use coppice_core::replay::GroupReplay;
 use coppice_core::replica_manager::Start;
+use coppice_core::snapshot::LoadedSnapshot;
 use coppice_core::worker::Input;
 
 use super::control::own;
 use super::events::Event;
 use super::node::ReplicaWatch;
 use super::plan::{MS, Nanos};
+use super::store::Held;
 use super::watermarks::Watermarks;
 use super::world::World;
 
@@ -76,8 +78,8 @@ impl World {
             return;
         }
         self.fails_to_read(node);
-        let replay = match self.nodes[node].store.open(cut) {
-            Ok(Some(replay)) => replay,
+        let Held { replay, mut loaded } = match self.nodes[node].store.open(cut) {
+            Ok(Some(held)) => held,
             Ok(None) => {
                 self.coverage.note("start: cut off in recovery");
                 // Cut off on the way; the disk is as after a crash, and the next start goes on from there.
@@ -101,7 +103,7 @@ impl World {
         let identity = controller::Input::Identity { node: own(node), kept: state, seeds: Vec::new() };
         self.tell(node, identity);
         for (group, replay) in replay.groups {
-            if let Err(error) = self.restart(node, group, replay) {
+            if let Err(error) = self.restart(node, group, replay, loaded.remove(&group).unwrap_or_default()) {
                 return self.fail("recovery", format!("n{node}.{group} does not start: {error}"));
             }
         }
@@ -120,15 +122,15 @@ impl World {
     }
 
     /// A group that the log knows.
-    fn restart(&mut self, node: usize, group: PartitionId, replay: GroupReplay) -> Result<(), String> {
+    fn restart(
+        &mut self,
+        node: usize,
+        group: PartitionId,
+        replay: GroupReplay,
+        (loaded, bad): (Option<LoadedSnapshot>, usize),
+    ) -> Result<(), String> {
         let records = replay.clone().take_records().collect();
-        let mut bad = 0;
-        let load = || {
-            let (loaded, damaged) = self.nodes[node].store.load_checkpoint(group);
-            bad = damaged;
-            Ok::<_, String>(loaded)
-        };
-        let recovered = RecoveredReplica::new(group, replay, load)?.ok_or("its create request is unknown")?;
+        let recovered = RecoveredReplica::new(group, replay, loaded).ok_or("its create request is unknown")?;
         if recovered.loaded.is_some() && bad > 0 {
             self.coverage.note("snapshot: an older one is loaded");
         }

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 
 use coppice_client::wire::PartitionId;
+use coppice_core::checkpoint_due::Logged;
 use coppice_core::multicast::{MulticastBody, MulticastMessage};
 use coppice_core::replay::Entry;
 use coppice_core::wire::peer::Envelope;
 use coppice_core::worker::{Effect, Input, Message, Worker};
 use coppice_core::{controller, replica};
-use coppice_ordering::Record;
 use coppice_server::log::Append;
+use coppice_server::log::record::entry_bytes;
 
 use super::control::own;
 use super::events::{Event, Mail};
@@ -182,11 +183,9 @@ impl World {
         match effect {
             Effect::Persist { group, lsn, record } => {
                 let lazy = record.is_lazy();
-                // Batches are counted here, not bytes.
-                if matches!(record, Record::Accept { .. } | Record::Learned { .. }) {
-                    self.nodes[node].process.workers[worker].logged(group, 1);
-                }
                 let entry = Entry::Group { group, record };
+                let logged = Logged { bytes: entry_bytes(&entry) as u64, commands: entry.commands() };
+                self.nodes[node].process.workers[worker].logged(group, logged);
                 self.nodes[node].store.append(Append { entry, lsn: Some(lsn), lazy });
             }
             Effect::Trim(group, upto) => {

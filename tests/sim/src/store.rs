@@ -4,6 +4,7 @@
 //! crash falls between any two effects on the disk, and sectors of the write may be there or not.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
@@ -51,6 +52,14 @@ impl Draw {
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0.below(bound as usize) as u64
     }
+}
+
+/// What a disk holds at a start.
+pub struct Held {
+    /// What the log has above the checkpoints.
+    pub replay: Replay,
+    /// Of each group the newest checkpoint that is whole, and how many newer ones are not.
+    pub loaded: BTreeMap<PartitionId, (Option<LoadedSnapshot>, usize)>,
 }
 
 /// The cluster of every run.
@@ -181,17 +190,21 @@ impl Store {
         self.identity.incarnation
     }
 
-    /// Reads the log and opens it, by the real recovery. `None`: the power failed on the way (`cut`), or the disk did:
-    /// the process ends and is started again.
+    /// Reads the checkpoints and the log and opens it, by the real recovery. `None`: the power failed on the way
+    /// (`cut`), or the disk did: the process ends and is started again.
     ///
     /// # Errors
     /// In words: the log says that it lost something.
-    pub fn open(&mut self, cut: Option<u64>) -> Result<Option<Replay>, String> {
+    pub fn open(&mut self, cut: Option<u64>) -> Result<Option<Held>, String> {
         {
             let mut disk = self.disk.0.borrow_mut();
             disk.cut_at = cut.map(|effects| disk.effects + effects);
         }
-        let mut replay = Replay::default();
+        self.checkpoints.open();
+        let groups = self.checkpoints.groups().into_iter();
+        let loaded: BTreeMap<_, _> = groups.map(|group| (group, self.load_checkpoint(group))).collect();
+        let instances = loaded.iter().filter_map(|(&group, (found, _))| Some((group, found.as_ref()?.instance)));
+        let mut replay = Replay::above(instances.collect());
         let found = Found::read(&mut self.disk.clone(), self.identity, &mut |carried, entry| {
             replay.apply(carried, entry);
         });
@@ -211,8 +224,7 @@ impl Store {
         self.boots.push(boot);
         self.engine = Some(engine);
         self.identity = identity;
-        self.checkpoints.open();
-        Ok(Some(replay))
+        Ok(Some(Held { replay, loaded }))
     }
 
     /// Whether the newest start cut a torn tail off.

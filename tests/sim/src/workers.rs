@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use coppice_client::wire::{ClientId, NodeId, PartitionId};
-use coppice_core::checkpoint_due;
+use coppice_core::checkpoint_due::{self, Replays};
 use coppice_core::replica::QueryPart;
 use coppice_core::worker::{Input, Message, Resources, Storage};
 use coppice_ordering::ReplicaId;
@@ -18,6 +18,9 @@ use super::world::World;
 
 /// A worker is told of the log this often.
 const STORAGE_INTERVAL: Nanos = 20 * MS;
+
+/// What an instance takes of the log, about: checkpoints are drawn in instances.
+const INSTANCE_BYTES: u64 = 256;
 
 impl World {
     /// Nodes that answer a node, as it can know: of the directory's replicas also from their silence.
@@ -114,10 +117,11 @@ impl World {
         if each.process.workers[worker].groups().values().any(|group| group.checkpoints.splits.await_children()) {
             self.coverage.note("checkpoint: waits for that of a child");
         }
-        // Batches are counted here, not bytes.
-        let log_bytes_setting = self.plan.server.snapshot_instances;
+        let groups = self.nodes[node].process.workers.iter().flat_map(|worker| worker.groups());
+        let replays = groups.map(|(&group, hosted)| (group, hosted.checkpoints.logged, hosted.checkpoints.bytes));
         let sizes = checkpoint_due::Storage {
-            log_bytes_setting,
+            log_bytes_setting: self.plan.server.snapshot_instances * INSTANCE_BYTES,
+            replays: Replays::of(replays),
             full: self.nodes[node].store.is_full(),
             room: u64::MAX,
             ..checkpoint_due::Storage::default()

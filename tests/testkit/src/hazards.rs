@@ -531,6 +531,8 @@ pub const OTHERS: &[&str] = &[
     "one_source_is_asked",
     "installs_for_ever",
     "writes_for_ever",
+    // What a start replays has no bound (ST4).
+    "replays_without_bound",
     "joins_amid_deletion",
     "one_worker_knows_all",
     "older_map_counts",

@@ -146,22 +146,19 @@ pub struct RecoveredReplica {
 }
 
 impl RecoveredReplica {
-    /// From what the log holds of a group. `load` reads its newest good checkpoint, which counts only for a replica
-    /// that the log knows. None: its create request is one of another version.
-    ///
-    /// # Errors
-    /// Those of `load`.
-    pub fn new<E>(
+    /// From what the log holds of a group, and its newest good checkpoint, which counts only for a replica that the
+    /// log knows. None: its create request is one of another version.
+    pub fn new(
         group: PartitionId,
         mut replay: GroupReplay,
-        load: impl FnOnce() -> Result<Option<LoadedSnapshot>, E>,
-    ) -> Result<Option<RecoveredReplica>, E> {
+        loaded: Option<LoadedSnapshot>,
+    ) -> Option<RecoveredReplica> {
         let removed = replay.removed;
         let Some((me, create)) = replay.created.take() else {
-            return Ok(Some(RecoveredReplica { group, removed, created: None, loaded: None, replay }));
+            return Some(RecoveredReplica { group, removed, created: None, loaded: None, replay });
         };
-        let Ok(create) = postcard::from_bytes(&create) else { return Ok(None) };
-        Ok(Some(RecoveredReplica { group, removed, created: Some((me, create)), loaded: load()?, replay }))
+        let create = postcard::from_bytes(&create).ok()?;
+        Some(RecoveredReplica { group, removed, created: Some((me, create)), loaded, replay })
     }
 }
 

@@ -471,8 +471,7 @@ fn the_log_hears_of_a_replica_before_its_worker_and_of_its_end_before_its_checkp
 
 #[test]
 fn a_checkpoint_counts_only_for_a_replica_that_the_log_knows() {
-    let load = || -> Result<_, ()> { Ok(Some(*loaded(9))) };
-    let of = |replay| RecoveredReplica::new(CHILD, replay, load).expect("it can be read");
+    let of = |replay| RecoveredReplica::new(CHILD, replay, Some(*loaded(9)));
     let (mut removed, mut unknown) = (GroupReplay::default(), GroupReplay::default());
     removed.removed = Some(ReplicaId(1));
     assert!(of(removed).is_some_and(|found| found.removed.is_some() && found.loaded.is_none()));

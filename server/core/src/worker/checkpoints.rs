@@ -44,7 +44,8 @@ impl Worker {
 
     pub(super) fn checkpoint_if_due(&mut self, id: PartitionId) {
         let (Some(group), Some(storage)) = (self.groups.get(&id), &self.storage) else { return };
-        if let Some(due) = due(group.needs(storage.pins.contains(&id)), storage.sizes) {
+        let replays_most = storage.sizes.replays.largest == Some(id);
+        if let Some(due) = due(group.needs(storage.pins.contains(&id), replays_most), storage.sizes) {
             self.checkpoint(id, due);
         }
     }
@@ -58,7 +59,7 @@ impl Worker {
             return;
         }
         // The log since the last checkpoint lies between two, once this one is there.
-        let logged = std::mem::take(&mut group.checkpoints.logged_bytes);
+        let logged = std::mem::take(&mut group.checkpoints.logged).bytes;
         group.checkpoints.older_bytes += logged;
         let taken = snapshot::take(self.cluster.cluster, &group.replica);
         let (instance, boundaries) = (taken.head.instance, taken.head.map_version);
@@ -136,6 +137,7 @@ mod tests {
     use coppice_ordering::Time;
 
     use super::*;
+    use crate::checkpoint_due::Logged;
     use crate::worker::hosting::begins;
     use crate::worker::{Group, Input as Told};
 
@@ -163,7 +165,7 @@ mod tests {
 
         /// So much is logged, and the worker is told of the log.
         fn logs(&mut self, bytes: u64) -> Vec<u64> {
-            self.group().checkpoints.logged_bytes += bytes;
+            self.0.logged(GROUP, Logged { bytes, commands: 0 });
             let sizes = checkpoint_due::Storage { log_bytes_setting: 100, ..Default::default() };
             self.tell(Told::Storage(Storage { sizes, pins: Vec::new() }))
         }

@@ -9,7 +9,7 @@ use coppice_ordering::{Instance, ReplicaId, Ticket, Time};
 use super::lag::Lag;
 use super::reclamation::Reclamation;
 use super::tuning::GroupTuner;
-use crate::checkpoint_due::Needs;
+use crate::checkpoint_due::{Logged, Needs};
 use crate::ids;
 use crate::replica::Replica;
 use crate::snapshot::SavedBoundaries;
@@ -33,6 +33,8 @@ pub struct Group {
     pub lags: BTreeMap<NodeId, Lag>,
     /// How it is tuned, while this replica leads it.
     pub tuner: Option<GroupTuner>,
+    /// What it had to execute when it began here: from the state of one instance to that of another.
+    pub(super) replay: (Instance, Instance),
     /// Its tree lets go of what a checkpoint shared with it.
     pub(super) reclamation: Option<Reclamation>,
 }
@@ -40,8 +42,8 @@ pub struct Group {
 /// What is remembered of a replica's checkpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checkpoints {
-    /// Bytes logged since the last one began.
-    pub logged_bytes: u64,
+    /// Logged since the last one began.
+    pub logged: Logged,
     /// Bytes of the last one.
     pub bytes: u64,
     /// The one that is being written.
@@ -146,8 +148,17 @@ impl Group {
             checkpoints: Checkpoints::default(),
             lags: BTreeMap::new(),
             tuner: None,
+            replay: Default::default(),
             reclamation: None,
         }
+    }
+
+    /// How many instances it has executed of those that its log held decided when it began here, and how many these
+    /// are; none: all, or a state of another replica is awaited.
+    pub fn replay(&self) -> Option<(u64, u64)> {
+        let ((from, upto), executor) = (self.replay, self.replica.executor());
+        let goes_on = executor.decided() < upto && executor.awaits().is_none();
+        goes_on.then(|| (executor.decided().0.saturating_sub(from.0), upto.0 - from.0))
     }
 
     /// Whether this message of another node is for the replica here, and from a replica there.
@@ -215,10 +226,12 @@ impl Group {
         }
     }
 
-    /// What decides whether it writes a checkpoint; others know whether its batches keep the log's oldest segment.
-    pub fn needs(&self, pins: bool) -> Needs {
+    /// What decides whether it writes a checkpoint; others know whether its batches keep the log's oldest segment, and
+    /// whether it is the one whose replay takes longest.
+    pub fn needs(&self, pins: bool, replays_most: bool) -> Needs {
         Needs {
-            logged: self.checkpoints.logged_bytes,
+            logged: self.checkpoints.logged.replay_bytes(),
+            replays_most,
             checkpoint: self.checkpoints.bytes,
             data: self.size().1,
             pins,

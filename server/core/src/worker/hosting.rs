@@ -7,6 +7,7 @@ use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Config, Instance, ReplicaId, Settings, Time};
 
 use super::{Effect, Group, Message, Note, Report, Worker, WorkerSettings};
+use crate::checkpoint_due::Logged;
 use crate::failure_detector::LastHeard;
 use crate::multicast::message::leader_learned;
 use crate::replica::{self, Replica};
@@ -47,6 +48,7 @@ impl Worker {
         let (configuration, nodes) = (create.configuration(), create.nodes().collect());
         let config =
             Config { id: me, configuration, seed, incarnation, settings: settings.group.clone(), campaign_first };
+        let (bytes, commands) = recovered.held();
         let (executing, mut effects) = (settings.executing, Vec::new());
         let mut replica =
             Replica::recover(group, config, recovered, machine, snapshot, executing, self.now, &mut effects);
@@ -54,7 +56,10 @@ impl Worker {
         if !replica.paxos().has_rounds_left() {
             self.effects.push(Effect::Note(group, Note::HasNoRounds(me, replica.paxos().promised())));
         }
-        self.host(Group::new(replica, nodes), effects);
+        let mut hosted = Group::new(replica, nodes);
+        hosted.replay = (snapshot, hosted.replica.executor().due());
+        hosted.checkpoints.logged = Logged { bytes: bytes as u64, commands };
+        self.host(hosted, effects);
     }
 
     fn host(&mut self, mut group: Group, mut effects: Vec<replica::Effect>) {

@@ -41,7 +41,7 @@ pub use settings::WorkerSettings;
 pub use step::{Effect, Input, Message, Note, QueryResult, Report};
 pub use tuning::{GroupTuner, Load, TuningSettings};
 
-use crate::checkpoint_due::Due;
+use crate::checkpoint_due::{Due, Logged};
 use crate::collects::{Act, Collects};
 use crate::failure_detector::FailureDetector;
 use crate::multicast::{MulticastBody, MulticastMessage};
@@ -172,10 +172,10 @@ impl Worker {
         data.tree().median().map(|key| Bytes::copy_from_slice(&key))
     }
 
-    /// A record of a group took so much of the log, in the unit of [`Storage::sizes`].
-    pub fn logged(&mut self, group: PartitionId, bytes: u64) {
+    /// So much of a group was logged, in the unit of [`Storage::sizes`].
+    pub fn logged(&mut self, group: PartitionId, logged: Logged) {
         if let Some(group) = self.groups.get_mut(&group) {
-            group.checkpoints.logged_bytes += bytes;
+            group.checkpoints.logged = group.checkpoints.logged.and(logged);
         }
     }
 

@@ -310,6 +310,11 @@ impl Checkpoints {
         }
     }
 
+    /// Those that have a directory.
+    pub fn groups(&self) -> Vec<PartitionId> {
+        self.directories.keys().copied().collect()
+    }
+
     /// The newest one of a group that can be `read`; newer ones that cannot be are renamed. And how many these are.
     pub fn load<T>(&mut self, group: PartitionId, read: impl Fn(&SavedSnapshot) -> Option<T>) -> (Option<T>, usize) {
         let Some(directory) = self.directories.get_mut(&group) else { return (None, 0) };
