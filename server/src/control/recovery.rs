@@ -38,7 +38,10 @@ pub(super) fn read(home: &mut DataDir, shared: &Arc<Handle>, hooks: Hooks) -> Re
     let (checkpoints, checkpointer) = open_checkpoints(home, &shared.config)?;
     let loaded = load_all(&checkpoints, shared)?;
     let snapshots = loaded.iter().map(|(&partition, loaded)| (partition, loaded.instance)).collect();
+    shared.recovery.note(RecoveryStep::Log, 0, 1);
+    failpoint!("recovery.log");
     let log = home.open_log(Replay::above(snapshots), log_options(shared), hooks)?;
+    shared.recovery.note(RecoveryStep::Log, 1, 1);
     Ok(Recovered { log, checkpoints, checkpointer, loaded })
 }
 

@@ -17,6 +17,8 @@ mod membership;
 mod nodes;
 mod operate;
 mod readme;
+#[cfg(feature = "failpoints")]
+mod recovery;
 mod reshaping;
 mod support;
 mod tls;

@@ -62,6 +62,7 @@ pub const ALL: &[Failpoint] = &[
     io("file.before_flush"),
     io("file.before_rename"),
     io("file.before_flush_dir"),
+    at("recovery.log"),
     at("datadir.log_made"),
     at("datadir.log_opened"),
     at("datadir.identified"),
