@@ -114,6 +114,9 @@ pub fn load(sources: &Sources) -> Result<Loaded, ConfigError> {
         if let Err(expected) = setting.read(&mut config, &text) {
             return Err(ConfigError::Invalid { key: setting.key, origin, expected });
         }
+        if origin != Origin::Default {
+            config.origins.insert(setting.key, origin.clone());
+        }
         effective.push(Effective { key: setting.key, value: setting.show(&config), origin });
     }
     check(&config, &effective)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use coppice_client::tls::{Files, Own};
 use coppice_client::wire::NodeId;
 
-use super::Address;
+use super::{Address, Origin};
 
 /// Everything that one node is told at start. Topology is not here: it lives in replicated state (operations.md 3).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +59,8 @@ pub struct NodeConfig {
     pub log_format: LogFormat,
     /// Requests slower than this are logged with the time of each stage.
     pub slow_request: Duration,
+    /// Where each value comes from that is no default, by the name of its setting.
+    pub origins: BTreeMap<&'static str, Origin>,
 }
 
 /// Where the node listens. Port 0 takes any free port; `endpoints.json` then tells which.
@@ -230,6 +232,7 @@ impl NodeConfig {
             log_level: String::new(),
             log_format: LogFormat::Auto,
             slow_request: Duration::ZERO,
+            origins: BTreeMap::new(),
         }
     }
 

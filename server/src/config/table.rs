@@ -6,13 +6,15 @@
 
 use std::time::Duration;
 
-use coppice_core::settings::units::{GIB, KIB, MIB, TIB, parse_switch, show_rate, show_size, show_time};
-use coppice_core::settings::values::{DAY, HOUR, MILLISECOND, SECOND, count, name_of, size, time, word};
+use coppice_core::settings::units::{GIB, KIB, MIB, TIB, show_rate, show_size, show_time};
+use coppice_core::settings::values::{
+    DAY, HOUR, MILLISECOND, Reading, SECOND, count, name_of, size, switch, time, word,
+};
 
 use super::node::{Flush, Keep, LogFormat, NodeConfig};
 use super::values::{
-    address_or_off, addresses, file, filter, joined, label, memory, optional, overrides, path, rate, show_file,
-    show_optional,
+    address, address_or_off, addresses, file, filter, joined, label, memory, optional, overrides, path, rate,
+    show_file, show_optional,
 };
 use super::{Address, host};
 
@@ -29,7 +31,7 @@ pub struct Setting {
     pub default: DefaultValue,
     /// What it is for, one sentence without its full stop.
     pub meaning: &'static str,
-    read: fn(&mut NodeConfig, &str) -> Result<(), String>,
+    read: fn(&mut NodeConfig, Reading<'_>) -> Result<(), String>,
     show: fn(&NodeConfig) -> String,
 }
 
@@ -92,7 +94,23 @@ impl Setting {
     /// # Errors
     /// What was expected, as a phrase.
     pub fn read(&self, config: &mut NodeConfig, text: &str) -> Result<(), String> {
-        (self.read)(config, text)
+        (self.read)(config, Reading::Value(text))
+    }
+
+    /// Which values there are, as a phrase: `1s to 24h`.
+    #[must_use]
+    pub fn bounds(&self) -> String {
+        (self.read)(&mut NodeConfig::blank(), Reading::Bounds).err().unwrap_or_default()
+    }
+
+    /// What it takes for another value to hold.
+    #[must_use]
+    pub fn change(&self) -> &'static str {
+        match self.key {
+            "log_level" => "live",
+            key if key.starts_with("tls.") => "restart; contents live",
+            _ => "restart",
+        }
     }
 
     /// Its value in `config`, as it would be written.
@@ -134,14 +152,14 @@ pub static NODE_SETTINGS: &[Setting] = &[
         key: "listen.native",
         default: DefaultValue::Text("127.0.0.1:7400"),
         meaning: "where clients and operators connect",
-        read: |c, t| t.parse().map(|v| c.listen.native = v),
+        read: |c, t| address(t).map(|v| c.listen.native = v),
         show: |c| c.listen.native.to_string(),
     },
     Setting {
         key: "listen.peer",
         default: DefaultValue::Text("127.0.0.1:7402"),
         meaning: "where other nodes connect",
-        read: |c, t| t.parse().map(|v| c.listen.peer = v),
+        read: |c, t| address(t).map(|v| c.listen.peer = v),
         show: |c| c.listen.peer.to_string(),
     },
     Setting {
@@ -197,14 +215,14 @@ pub static NODE_SETTINGS: &[Setting] = &[
         key: "insecure",
         default: DefaultValue::Text("false"),
         meaning: "allow to listen beyond loopback without TLS, and the admin port beyond loopback; every status warns",
-        read: |c, t| parse_switch(t).map(|v| c.insecure = v),
+        read: |c, t| switch(t).map(|v| c.insecure = v),
         show: |c| c.insecure.to_string(),
     },
     Setting {
         key: "allow_faults",
         default: DefaultValue::Text("false"),
         meaning: "allow tests to cut and slow links between nodes; loopback only",
-        read: |c, t| parse_switch(t).map(|v| c.allow_faults = v),
+        read: |c, t| switch(t).map(|v| c.allow_faults = v),
         show: |c| c.allow_faults.to_string(),
     },
     Setting {
@@ -239,7 +257,7 @@ pub static NODE_SETTINGS: &[Setting] = &[
         key: "unsafe_no_flush",
         default: DefaultValue::Text("false"),
         meaning: "allows log.flush = off",
-        read: |c, t| parse_switch(t).map(|v| c.unsafe_no_flush = v),
+        read: |c, t| switch(t).map(|v| c.unsafe_no_flush = v),
         show: |c| c.unsafe_no_flush.to_string(),
     },
     Setting {
@@ -386,7 +404,7 @@ pub static NODE_SETTINGS: &[Setting] = &[
         key: "pin_threads",
         default: DefaultValue::Text("false"),
         meaning: "pin each worker thread to a core",
-        read: |c, t| parse_switch(t).map(|v| c.pin_threads = v),
+        read: |c, t| switch(t).map(|v| c.pin_threads = v),
         show: |c| c.pin_threads.to_string(),
     },
     Setting {

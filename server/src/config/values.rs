@@ -7,32 +7,41 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use coppice_core::settings::units::{MIB, parse_rate, parse_size, show_rate};
-use coppice_core::settings::values::within;
 #[cfg(test)]
 use coppice_core::settings::values::{HOUR, SECOND, count, size, time, word};
+use coppice_core::settings::values::{Reading, phrase, within};
 
 use super::{Address, host};
 
 /// A rate within `bounds`, in bytes per second.
-pub fn rate(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, String> {
+pub fn rate(reading: Reading<'_>, bounds: RangeInclusive<u64>) -> Result<u64, String> {
+    let text = reading.value(|| phrase(&bounds, |bytes| show_rate(*bytes)))?;
     within(parse_rate(text)?, bounds, |bytes| show_rate(*bytes))
 }
 
 /// A label of 1 to 64 printable characters without spaces: it stands in tables and log lines.
-pub fn label(text: &str) -> Result<String, String> {
+pub fn label(reading: Reading<'_>) -> Result<String, String> {
+    let text = reading.value(|| "1 to 64 printable characters without spaces".to_owned())?;
     let text = text.trim();
     let good = (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
     if good { Ok(text.to_owned()) } else { Err(format!("1 to 64 printable characters without spaces, not `{text}`")) }
 }
 
 /// A path that names something.
-pub fn path(text: &str) -> Result<PathBuf, String> {
+pub fn path(reading: Reading<'_>) -> Result<PathBuf, String> {
+    let text = reading.value(|| "a path".to_owned())?;
     if text.is_empty() { Err("a path, not nothing".to_owned()) } else { Ok(PathBuf::from(text)) }
 }
 
 /// A file, or none.
-pub fn file(text: &str) -> Result<Option<PathBuf>, String> {
+pub fn file(reading: Reading<'_>) -> Result<Option<PathBuf>, String> {
+    let text = reading.value(|| "a file, or nothing".to_owned())?;
     Ok((!text.is_empty()).then(|| PathBuf::from(text)))
+}
+
+/// An address to listen on.
+pub fn address(reading: Reading<'_>) -> Result<Address, String> {
+    reading.value(|| "HOST:PORT".to_owned())?.parse()
 }
 
 /// How [`file`] is written.
@@ -41,7 +50,8 @@ pub fn show_file(path: Option<&Path>) -> String {
 }
 
 /// Addresses separated by commas; none is a list too.
-pub fn addresses(text: &str) -> Result<Vec<Address>, String> {
+pub fn addresses(reading: Reading<'_>) -> Result<Vec<Address>, String> {
+    let text = reading.value(|| "HOST:PORT,.., or nothing".to_owned())?;
     let addresses: Vec<Address> = list(text).map(Address::from_str).collect::<Result<_, _>>()?;
     for (index, address) in addresses.iter().enumerate() {
         if address.port() == 0 || address.is_wildcard() {
@@ -55,7 +65,8 @@ pub fn addresses(text: &str) -> Result<Vec<Address>, String> {
 }
 
 /// An address to dial, or nothing.
-pub fn optional(text: &str) -> Result<Option<Address>, String> {
+pub fn optional(reading: Reading<'_>) -> Result<Option<Address>, String> {
+    let text = reading.value(|| "HOST:PORT, or nothing".to_owned())?;
     if text.trim().is_empty() {
         return Ok(None);
     }
@@ -68,7 +79,8 @@ pub fn optional(text: &str) -> Result<Option<Address>, String> {
 }
 
 /// An address to listen on, or `off`.
-pub fn address_or_off(text: &str) -> Result<Option<Address>, String> {
+pub fn address_or_off(reading: Reading<'_>) -> Result<Option<Address>, String> {
+    let text = reading.value(|| "HOST:PORT, or off".to_owned())?;
     if text.trim() == "off" { Ok(None) } else { text.parse().map(Some) }
 }
 
@@ -78,7 +90,8 @@ pub fn show_optional(address: Option<&Address>) -> String {
 }
 
 /// `n2=127.0.0.1:9002`, separated by commas.
-pub fn overrides(text: &str) -> Result<BTreeMap<u32, Address>, String> {
+pub fn overrides(reading: Reading<'_>) -> Result<BTreeMap<u32, Address>, String> {
+    let text = reading.value(|| "n2=HOST:PORT,.., or nothing".to_owned())?;
     let mut overrides = BTreeMap::new();
     for entry in list(text) {
         let expected = || format!("a node and an address, such as n2=127.0.0.1:9002, not `{entry}`");
@@ -92,7 +105,8 @@ pub fn overrides(text: &str) -> Result<BTreeMap<u32, Address>, String> {
 }
 
 /// A size, or a share of what this process may use: `70%`.
-pub fn memory(text: &str) -> Result<u64, String> {
+pub fn memory(reading: Reading<'_>) -> Result<u64, String> {
+    let text = reading.value(|| "a size from 1 MiB, or 1% to 100%".to_owned())?;
     let expected = || format!("a size such as `8 GiB` or a share such as `70%`, not `{text}`");
     let Some(percent) = text.trim().strip_suffix('%') else {
         return parse_size(text).map_err(|_| expected()).and_then(|bytes| {
@@ -108,9 +122,11 @@ pub fn memory(text: &str) -> Result<u64, String> {
     Ok((host::memory_bytes() / 100 * percent).next_multiple_of(MIB))
 }
 
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
 /// A log filter: levels, perhaps per module.
-pub fn filter(text: &str) -> Result<String, String> {
-    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+pub fn filter(reading: Reading<'_>) -> Result<String, String> {
+    let text = reading.value(|| LEVELS.join(", ") + ", or a filter")?;
     let text = text.trim();
     let good = !text.is_empty()
         && text.split(',').all(|part| {
@@ -140,31 +156,49 @@ mod tests {
 
     #[test]
     fn values_outside_of_their_bounds_are_refused_with_the_bounds() {
-        assert_eq!(size("1 B", 1024..=2048), Err("from 1 KiB to 2 KiB, not 1 B".to_owned()));
-        assert_eq!(count::<u64>("0", 1..=9), Err("a number from 1 to 9, not `0`".to_owned()));
-        assert_eq!(time("2h", SECOND..=HOUR), Err("from 1s to 1h, not 2h".to_owned()));
-        assert_eq!(word("x", &[("a", 1), ("b", 2)]), Err("`a` or `b`, not `x`".to_owned()));
+        assert_eq!(size(Reading::Value("1 B"), 1024..=2048), Err("from 1 KiB to 2 KiB, not 1 B".to_owned()));
+        assert_eq!(count::<u64>(Reading::Value("0"), 1..=9), Err("a number from 1 to 9, not `0`".to_owned()));
+        assert_eq!(time(Reading::Value("2h"), SECOND..=HOUR), Err("from 1s to 1h, not 2h".to_owned()));
+        assert_eq!(word(Reading::Value("x"), &[("a", 1), ("b", 2)]), Err("`a` or `b`, not `x`".to_owned()));
     }
 
     #[test]
     fn lists_and_overrides_refuse_what_cannot_be_dialled() {
-        assert_eq!(addresses("a:1, b:2").map(joined), Ok("a:1,b:2".to_owned()));
-        assert_eq!(addresses(""), Ok(Vec::new()));
-        assert!(addresses("a:1,a:1").is_err() && addresses("a:0").is_err() && addresses("0.0.0.0:1").is_err());
-        assert_eq!(overrides("n2=127.0.0.1:9002").map(|o| o.len()), Ok(1));
-        assert!(overrides("2=127.0.0.1:9002").is_err() && overrides("n2=a:1,n2=b:1").is_err());
+        assert_eq!(addresses(Reading::Value("a:1, b:2")).map(joined), Ok("a:1,b:2".to_owned()));
+        assert_eq!(addresses(Reading::Value("")), Ok(Vec::new()));
+        assert!(
+            addresses(Reading::Value("a:1,a:1")).is_err()
+                && addresses(Reading::Value("a:0")).is_err()
+                && addresses(Reading::Value("0.0.0.0:1")).is_err()
+        );
+        assert_eq!(overrides(Reading::Value("n2=127.0.0.1:9002")).map(|o| o.len()), Ok(1));
+        assert!(
+            overrides(Reading::Value("2=127.0.0.1:9002")).is_err()
+                && overrides(Reading::Value("n2=a:1,n2=b:1")).is_err()
+        );
     }
 
     #[test]
     fn memory_is_a_size_or_a_share() {
-        assert_eq!(memory("8 GiB"), Ok(8 << 30));
-        assert!(memory("70%").is_ok_and(|bytes| bytes > 0));
-        assert!(memory("0%").is_err() && memory("101%").is_err() && memory("8").is_err() && memory("1 KiB").is_err());
+        assert_eq!(memory(Reading::Value("8 GiB")), Ok(8 << 30));
+        assert!(memory(Reading::Value("70%")).is_ok_and(|bytes| bytes > 0));
+        assert!(
+            memory(Reading::Value("0%")).is_err()
+                && memory(Reading::Value("101%")).is_err()
+                && memory(Reading::Value("8")).is_err()
+                && memory(Reading::Value("1 KiB")).is_err()
+        );
     }
 
     #[test]
     fn log_filters_name_levels() {
-        assert!(filter("info").is_ok() && filter("info,coppice_server::log=debug").is_ok());
-        assert!(filter("loud").is_err() && filter("").is_err() && filter("info,x=loud").is_err());
+        assert!(
+            filter(Reading::Value("info")).is_ok() && filter(Reading::Value("info,coppice_server::log=debug")).is_ok()
+        );
+        assert!(
+            filter(Reading::Value("loud")).is_err()
+                && filter(Reading::Value("")).is_err()
+                && filter(Reading::Value("info,x=loud")).is_err()
+        );
     }
 }

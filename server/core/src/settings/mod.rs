@@ -12,7 +12,7 @@ pub mod values;
 
 pub use nearest::nearest;
 use units::{GIB, KIB, MIB, show_size, show_time};
-use values::{DAY, HOUR, MILLISECOND, count, name_of, size, time, word};
+use values::{DAY, HOUR, MILLISECOND, Reading, count, name_of, size, time, word};
 
 /// What nodes of this version write. A cluster's level is raised by hand, once all its nodes can.
 pub const FEATURE_LEVEL: u32 = 1;
@@ -77,8 +77,16 @@ pub struct ClusterSetting {
     pub default: &'static str,
     /// What it is for, one sentence without its full stop.
     pub meaning: &'static str,
-    read: fn(&mut ClusterSettings, &str) -> Result<(), String>,
+    read: fn(&mut ClusterSettings, Reading<'_>) -> Result<(), String>,
     show: fn(&ClusterSettings) -> String,
+}
+
+impl ClusterSetting {
+    /// Which values there are, as a phrase: `1 to 9`.
+    #[must_use]
+    pub fn bounds(&self) -> String {
+        (self.read)(&mut ClusterSettings::default(), Reading::Bounds).err().unwrap_or_default()
+    }
 }
 
 /// Why a cluster setting was not set.
@@ -277,7 +285,7 @@ impl Default for ClusterSettings {
         };
         for setting in CLUSTER_SETTINGS {
             // Our own table: a default that its own reader refuses is a bug of this file, and a test walks them all.
-            (setting.read)(&mut settings, setting.default).expect("a default is readable");
+            (setting.read)(&mut settings, Reading::Value(setting.default)).expect("a default is readable");
         }
         settings
     }
@@ -293,7 +301,18 @@ impl ClusterSettings {
             let known = CLUSTER_SETTINGS.iter().map(|setting| setting.key);
             return Err(ClusterSettingError::Unknown { key: key.to_owned(), nearest: nearest(key, known) });
         };
-        (setting.read)(self, text).map_err(|expected| ClusterSettingError::Invalid { key: setting.key, expected })
+        (setting.read)(self, Reading::Value(text))
+            .map_err(|expected| ClusterSettingError::Invalid { key: setting.key, expected })
+    }
+
+    /// Sets one by name, or returns it to its default; all go together then.
+    ///
+    /// # Errors
+    /// As [`ClusterSettings::set`] and [`ClusterSettings::check`].
+    pub fn change(&mut self, key: &str, value: Option<&str>) -> Result<(), ClusterSettingError> {
+        let default = ClusterSettings::default().get(key).unwrap_or_default();
+        self.set(key, value.unwrap_or(&default))?;
+        self.check()
     }
 
     /// One value by name, as it would be written.
