@@ -102,6 +102,12 @@ impl Logging {
         self.filter.with_current(ToString::to_string).unwrap_or_default()
     }
 
+    /// What is shown now, if that is something else than this.
+    pub fn other_than(&self, spec: &str) -> Option<String> {
+        let now = self.level();
+        (parse(spec).is_ok_and(|spec| spec.to_string() != now)).then_some(now)
+    }
+
     /// Shows events that were held back and whose 10 s are over. Call it every few seconds, or counts of events that
     /// stopped repeating appear only beside the next event.
     pub fn show_held_back(&self) {

@@ -149,6 +149,11 @@ impl Shared {
         }
     }
 
+    /// What this node logs, if that was changed since it started.
+    pub fn changed_log_level(&self) -> Option<String> {
+        self.logging.as_ref()?.other_than(&self.config.log_level)
+    }
+
     /// Shows what the log has held back and whose time has come.
     pub fn show_held_back(&self) {
         if let Some(logging) = &self.logging {

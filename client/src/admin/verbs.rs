@@ -110,7 +110,7 @@ impl Admin {
         self.verb(AdminRequest::Init(InitRequest { nonce: random(), ..init })).await
     }
 
-    /// Effective settings.
+    /// Effective settings: the cluster's, and those of the node that answers.
     ///
     /// ```no_run
     /// # async fn example(admin: coppice_client::Admin) -> Result<(), coppice_client::admin::Error> {
@@ -146,6 +146,21 @@ impl Admin {
     /// as [`Admin::config`].
     pub async fn set_config(&self, key: &str, value: &str) -> Result<(), Error> {
         self.verb(AdminRequest::ConfigSet { key: key.into(), value: value.into() }).await.map(|_| ())
+    }
+
+    /// Returns a cluster setting to its default.
+    ///
+    /// ```no_run
+    /// # async fn example(admin: coppice_client::Admin) -> Result<(), coppice_client::admin::Error> {
+    /// admin.unset_config("sessions_max").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Admin::set_config`].
+    pub async fn unset_config(&self, key: &str) -> Result<(), Error> {
+        self.verb(AdminRequest::ConfigUnset { key: key.into() }).await.map(|_| ())
     }
 
     /// Sets what the node that answers logs, until it restarts: give one endpoint. `spec` as in `COPPICE_LOG`.

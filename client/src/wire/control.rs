@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{BODY_BYTES_MAX, Kind, encode_frame};
-use super::reshape::{ReshapeRequest, Reshaped};
+use super::reshape::{ReshapeRequest, Reshaped, Shape};
 use super::tuning::TuningReport;
 use super::users::{UserChange, UserChangeReply, UserRow};
 use super::varint::WireError;
@@ -179,6 +179,11 @@ pub enum AdminRequest {
     Users,
     /// Changes who may do what.
     ChangeUsers(UserChange),
+    /// Returns a cluster setting to its default.
+    ConfigUnset {
+        /// Full name.
+        key: String,
+    },
 }
 
 /// What client and nodes know of a verb before it is carried out.
@@ -248,6 +253,7 @@ impl AdminRequest {
             }
             Self::ConfigGet => Verb::read("config get"),
             Self::ConfigSet { .. } => Verb::change("config set"),
+            Self::ConfigUnset { .. } => Verb::change("config unset"),
             Self::LogLevel { .. } => of_one_node("node log-level"),
             Self::TransferLeader { .. } => Verb::change("leader transfer"),
             Self::CheckReplicas => Verb::read("check replicas"),
@@ -272,8 +278,13 @@ impl std::fmt::Display for AdminRequest {
         let name = self.properties().name;
         match self {
             Self::ConfigSet { key, value } => write!(f, "{name} {key} {value}"),
+            Self::ConfigUnset { key } => write!(f, "{name} {key}"),
             Self::LogLevel { spec } => write!(f, "{name} {spec}"),
             Self::TransferLeader { partition, to, .. } => write!(f, "{name} {partition} {to}"),
+            Self::Reshape(ReshapeRequest { shape: Shape::SetReplicas { count }, .. }) => {
+                write!(f, "{name} replicas")?;
+                count.map_or(Ok(()), |count| write!(f, " {count}"))
+            }
             Self::Reshape(request) => write!(f, "{name} ({})", request.change),
             Self::ChangeUsers(change) => write!(f, "{name} {} {}", change.verb(), change.name()),
             _ => f.write_str(name),
@@ -378,7 +389,7 @@ pub struct ConfigRow {
     pub value: String,
     /// Where it comes from: flag, environment, file, cluster, default.
     pub origin: String,
-    /// Whether it holds for the cluster and can be set live.
+    /// Whether it holds for the cluster and can be set live; else it is one of the node that answers.
     pub cluster: bool,
 }
 

@@ -78,6 +78,11 @@ pub enum Shape {
         /// Which stays; none: the lower neighbour, of the first partition the upper one.
         into: Option<PartitionId>,
     },
+    /// Each group has this many replicas from now on: missing ones come, surplus ones go.
+    SetReplicas {
+        /// The cluster setting `replicas`; none: its default.
+        count: Option<u32>,
+    },
 }
 
 impl Shape {
@@ -93,6 +98,8 @@ impl Shape {
             Self::Move { .. } => "partition move",
             Self::Split { .. } => "partition split",
             Self::Merge { .. } => "partition merge",
+            Self::SetReplicas { count: Some(_) } => "config set",
+            Self::SetReplicas { count: None } => "config unset",
         }
     }
 }

@@ -45,6 +45,7 @@ pub fn check(request: &AdminRequest) -> Result<(), String> {
     match request {
         AdminRequest::Init(request) => init(request),
         AdminRequest::ConfigSet { key, value } => setting(key, value),
+        AdminRequest::ConfigUnset { key } => setting(key, ""),
         AdminRequest::LogLevel { spec } => at_most("a log filter", spec.len(), LOG_FILTER_BYTES_MAX, "bytes"),
         AdminRequest::TransferLeader { deadline_ms, .. } => {
             let deadline = Duration::from_millis(u64::from(*deadline_ms));
@@ -90,6 +91,7 @@ pub fn directory(command: &DirectoryCommand) -> Result<(), String> {
             settings.iter().try_for_each(|(key, value)| known_setting(key, value))
         }
         DirectoryCommand::Set { key, value } => known_setting(key, value),
+        DirectoryCommand::Unset { key } => setting(key, ""),
         DirectoryCommand::Announce { addresses, .. } => named("", addresses),
         DirectoryCommand::Reshape(Reshape::Register { name, addresses, .. }) => named(name, addresses),
         DirectoryCommand::Reshape(Reshape::Move { to, .. }) => at_most("a move", to.len(), NODES_MAX, "target nodes"),
@@ -141,7 +143,9 @@ fn reshape(request: &ReshapeRequest) -> Result<(), String> {
         | Shape::DrainNode { .. }
         | Shape::UndrainNode { .. }
         | Shape::RemoveNode { .. }
-        | Shape::Merge { .. } => {}
+        | Shape::Merge { .. }
+        // The judge knows the bounds of the setting.
+        | Shape::SetReplicas { .. } => {}
     }
     let Some(within) = &request.within else { return Ok(()) };
     let longest = within.low.len().max(within.high.as_ref().map_or(0, |high| high.len()));

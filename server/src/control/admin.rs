@@ -13,6 +13,7 @@ use coppice_core::{bounds, controller};
 use tokio::sync::oneshot;
 
 use super::{Control, directory};
+use crate::config::NODE_SETTINGS;
 use crate::rpc::ask;
 use crate::shared::Shared;
 
@@ -38,7 +39,8 @@ impl Control {
         match request {
             AdminRequest::Init(request) => super::bootstrap::init(self, request, reply),
             AdminRequest::ConfigGet => _ = reply.send(AdminReply::Config(self.config_rows())),
-            AdminRequest::ConfigSet { key, value } => self.config_set(key, value, reply),
+            AdminRequest::ConfigSet { key, value } => self.change_setting(key, Some(value), reply),
+            AdminRequest::ConfigUnset { key } => self.change_setting(key, None, reply),
             AdminRequest::LogLevel { spec } => {
                 let done = self.shared.set_log_level(&spec);
                 _ = reply.send(match done {
@@ -89,24 +91,39 @@ impl Control {
         AdminReply::Done
     }
 
+    /// The cluster's settings, then those of this node.
     fn config_rows(&self) -> Vec<ConfigRow> {
         let defaults = ClusterSettings::default();
         let cluster = self.controller.settings().pairs().into_iter().map(|(key, value)| {
             let origin = if defaults.get(key).as_deref() == Some(value.as_str()) { "default" } else { "cluster" };
             ConfigRow { key: key.to_owned(), value, origin: origin.to_owned(), cluster: true }
         });
-        cluster.collect()
+        let config = &self.shared.config;
+        let of_node = NODE_SETTINGS.iter().map(|setting| {
+            let origin = config.origins.get(setting.key).map_or_else(|| "default".to_owned(), ToString::to_string);
+            let (value, origin) = match self.shared.changed_log_level().filter(|_| setting.key == "log_level") {
+                Some(level) => (level, "changed while it runs".to_owned()),
+                None => (setting.show(config), origin),
+            };
+            ConfigRow { key: setting.key.to_owned(), value, origin, cluster: false }
+        });
+        cluster.chain(of_node).collect()
     }
 
-    fn config_set(&mut self, key: String, value: String, reply: oneshot::Sender<AdminReply>) {
+    /// Sets a cluster setting; without a value it returns to its default.
+    fn change_setting(&mut self, key: String, value: Option<String>, reply: oneshot::Sender<AdminReply>) {
         let mut settings = self.controller.settings().clone();
-        if let Err(error) = settings.set(&key, &value).and_then(|()| settings.check()) {
+        if let Err(error) = settings.change(&key, value.as_deref()) {
             _ = reply.send(AdminReply::Failed(error.into()));
             return;
         }
+        let command = match value {
+            Some(value) => DirectoryCommand::Set { key, value },
+            None => DirectoryCommand::Unset { key },
+        };
         let shared = Arc::clone(&self.shared);
         crate::task::spawn(async move {
-            let done = directory::submit(&shared, DirectoryCommand::Set { key, value }).await;
+            let done = directory::submit(&shared, command).await;
             _ = reply.send(match done {
                 Ok(DirectoryReply::Refused(reason)) => AdminReply::Failed(AdminError::Invalid(reason.to_string())),
                 Ok(_) => AdminReply::Done,

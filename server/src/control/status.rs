@@ -129,12 +129,13 @@ pub(super) fn answer_status(control: &mut Control, get: StatusGet, reply: onesho
 
 fn status(control: &Control, local: bool) -> impl Future<Output = Status> + use<> {
     let (shared, gathered) = (Arc::clone(&control.shared), gather(control, local));
+    let replicas = (!local).then(|| control.controller.settings().replicas);
     async move {
         let known = gathered.await;
         let identity = shared.own.identity().map(|identity| (identity.cluster, identity.node));
         let (cluster, own) = identity.map_or_else(Default::default, |(cluster, own)| (Some(cluster), own));
         let tickets = u32::try_from(shared.metrics.tickets_in_flight()).unwrap_or(u32::MAX);
-        let status = overview(&shared.cluster.map(), (cluster, own), &known, tickets);
+        let status = overview(&shared.cluster.map(), (cluster, own), &known, tickets, replicas);
         shared.metrics.set_tolerated_failures(u32::try_from(status.tolerated_failures).ok());
         status
     }

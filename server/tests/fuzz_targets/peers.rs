@@ -436,6 +436,7 @@ pub fn reshapings() -> Vec<Reshaping> {
         Reshaping::Split { partition: Some(PartitionId(1)), at: Some(Bytes::from_static(b"c")) },
         Reshaping::Split { partition: None, at: None },
         Reshaping::Merge { partition: PartitionId(2), into: Some(PartitionId(1)) },
+        Reshaping::SetReplicas { count: Some(5) },
     ]
 }
 
@@ -462,6 +463,7 @@ pub fn admin_requests() -> Vec<AdminRequest> {
         AdminRequest::Init(init),
         AdminRequest::ConfigGet,
         AdminRequest::ConfigSet { key: "window".into(), value: "7".into() },
+        AdminRequest::ConfigUnset { key: "window".into() },
         AdminRequest::LogLevel { spec: "warn".into() },
         AdminRequest::TransferLeader { partition: PartitionId(1), to: NodeId(2), deadline_ms: 9 },
         AdminRequest::CheckReplicas,
@@ -499,6 +501,7 @@ pub fn directory_commands(cluster: ClusterId) -> Vec<DirectoryCommand> {
     let others = [
         DirectoryCommand::Create { map: map(cluster), settings: settings() },
         DirectoryCommand::Set { key: "window".into(), value: "7".into() },
+        DirectoryCommand::Unset { key: "window".into() },
         DirectoryCommand::Announce { node, addresses: addresses() },
     ];
     let by = Some("root".to_owned());

@@ -240,7 +240,8 @@ fn undoes(question: &Question, map: &PartitionMap) -> bool {
     match question {
         Question::Adopt { map: newer, .. } => newer.version > map.version || newer.cluster != map.cluster,
         Question::Directory(command) => match command {
-            DirectoryCommand::Reshape(_) | DirectoryCommand::Announce { .. } | DirectoryCommand::Set { .. } => true,
+            DirectoryCommand::Reshape(_) | DirectoryCommand::Announce { .. } => true,
+            DirectoryCommand::Set { .. } | DirectoryCommand::Unset { .. } => true,
             DirectoryCommand::ChangeUsers { change, .. } => !harmless(change),
             DirectoryCommand::Create { .. } => false,
         },
@@ -253,7 +254,8 @@ fn admin_undoes(admin: &AdminRequest) -> bool {
     match admin {
         AdminRequest::Reshape(reshape) => !reshape.dry_run,
         AdminRequest::ChangeUsers(UserChange::Add { token, .. }) => token.is_some(),
-        AdminRequest::ConfigSet { .. } | AdminRequest::LogLevel { .. } | AdminRequest::Faults(_) => true,
+        AdminRequest::ConfigSet { .. } | AdminRequest::ConfigUnset { .. } => true,
+        AdminRequest::LogLevel { .. } | AdminRequest::Faults(_) => true,
         _ => false,
     }
 }

@@ -109,7 +109,7 @@ impl World {
                 }
             }
             Kind::Split { .. } | Kind::Merge { .. } | Kind::Move { .. } => self.begin_change(number, &kind),
-            Kind::Join | Kind::Drain { .. } | Kind::Undrain { .. } | Kind::Remove { .. } | Kind::Resize { .. } => {
+            Kind::Join | Kind::Drain { .. } | Kind::Undrain { .. } | Kind::Remove { .. } => {
                 self.begin_change(number, &kind);
             }
             Kind::Replicas { count } => self.set_replicas(count),

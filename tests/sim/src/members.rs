@@ -7,14 +7,10 @@ use std::collections::BTreeSet;
 use coppice_client::map::{Entry, NodeInfo, NodeState, PartitionMap, Role};
 use coppice_client::wire::{NodeId, Shape};
 
-use super::client::key;
 use super::coverage::Coverage;
 use super::node::{Clock, Node};
 use super::plan::{JOINS_MAX, MS};
 use super::world::{World, addresses};
-
-/// Voters of a group at most.
-const VOTERS_MAX: usize = 5;
 
 fn nodes(entry: &Entry) -> BTreeSet<NodeId> {
     entry.replicas.iter().map(|info| info.node).collect()
@@ -76,24 +72,6 @@ impl World {
         }
     }
 
-    /// One replica more for the group of a key, or one less.
-    pub(super) fn resized(&self, of: Option<u32>, up: bool, pick: u32) -> Option<Shape> {
-        let entry = match of {
-            Some(of) => self.map.route(&key(of))?,
-            None => self.map.directory.as_ref()?,
-        };
-        let now = nodes(entry);
-        let chosen = |from: Vec<NodeId>| from.get(pick as usize % from.len().max(1)).copied();
-        let partition = entry.partition;
-        if up {
-            let free = members(&self.map).map(|row| row.id).filter(|id| !now.contains(id));
-            let new = chosen(free.collect()).filter(|_| now.len() < VOTERS_MAX)?;
-            return Some(Shape::Move { partition, from: Vec::new(), to: now.into_iter().chain([new]).collect() });
-        }
-        let old = chosen(now.into_iter().collect())?;
-        Some(Shape::Move { partition, from: vec![old], to: Vec::new() })
-    }
-
     /// What of the drained nodes and of the wanted replicas is not done yet, in words, and how many replicas that is.
     pub fn unsettled(&self) -> (usize, String) {
         let (mut left, mut words) = (0, String::new());
@@ -103,6 +81,7 @@ impl World {
             let going = now.iter().filter(|id| goes(id)).count();
             let free = members(&self.map).filter(|row| !now.contains(&row.id)).count();
             let lacking = self.asked.replicas.saturating_sub(now.len()).min(free);
+            let going = going.max(now.len().saturating_sub(self.asked.replicas));
             if going + lacking > 0 {
                 left += going + lacking;
                 words += &format!("{}: {going} replicas are to go, {lacking} to come; ", entry.partition);

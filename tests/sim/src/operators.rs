@@ -169,7 +169,6 @@ impl World {
             Kind::Drain { node } => Some(Shape::DrainNode { node: self.may_go(node)? }),
             Kind::Remove { node } => Some(Shape::RemoveNode { node: self.may_go(node)? }),
             Kind::Undrain { node } => Some(Shape::UndrainNode { node: own(node) }),
-            Kind::Resize { key, up, pick } => self.resized(key, up, pick),
             Kind::Split { key: at, .. } if partitions.len() < PARTITIONS_MAX => {
                 Some(Shape::Split { partition: None, at: Some(key(at)) })
             }

@@ -144,4 +144,5 @@ pub const CAUGHT: &[Planted] = &[
     planted("queries_end_at_worker", 400),
     planted("behind_for_ever", 400),
     planted("states_unasked", 400),
+    planted("surplus_stays", 400),
 ];

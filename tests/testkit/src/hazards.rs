@@ -444,6 +444,11 @@ pub const OTHERS: &[&str] = &[
     // A node goes, or a move ends, although too few of those that would hold a group answer.
     "removal_loses_a_quorum",
     "move_loses_a_quorum",
+    // A group with more replicas than `replicas` keeps them, or gives up its leader's, or one that answers before one
+    // that does not (operations.md 3.2).
+    "surplus_stays",
+    "surplus_takes_the_leader",
+    "surplus_ignores_health",
     // A deposed leader of the directory, whole moves behind, asks for replicas that were removed since (protocol.md 8).
     "moves_of_another_time",
     // Steps that the directory has yet to decide stand in its queue behind themselves (protocol.md 8).

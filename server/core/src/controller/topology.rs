@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::control::AdminError;
-use coppice_client::wire::{AdminReply, ChangeId, MapVersion, NodeId, PartitionId, ReshapeRequest, Shape};
+use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, ReshapeRequest, Shape};
 use coppice_ordering::Time;
 
 use super::step::ByGroup;
 use super::{Controller, Effect, VerbId};
-use crate::machine::directory::{Change, DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
+use crate::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
 use crate::question::Identified;
 use crate::reshape::{
     Candidate, Enlistment, PendingDecisions, Step, Verdict, View, balance, no_median, steps, verdict,
@@ -118,7 +118,7 @@ impl Controller {
         let (now, longest) = (self.now, self.known.settings.leader_transfer_timeout);
         self.topology.transfers.retain(|_, asked| now.since(*asked) < TRANSFER_MEMORY + longest);
         self.topology.released.retain(|version| state.boundary(*version).is_some());
-        let mut steps = steps(&state, view, self.known.settings.replicas as usize, &self.tried(&state));
+        let mut steps = steps(&state, view, self.known.settings.replicas as usize, &self.tried());
         let released = |&version: &MapVersion| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { version }));
         steps.extend(self.topology.released.iter().map(released));
         let is_calm = steps.is_empty() && state.changes.is_empty();
@@ -162,11 +162,10 @@ impl Controller {
         }
     }
 
-    /// Moves whose leader was asked to transfer its leadership, and did not in time.
-    fn tried(&self, state: &DirectoryState) -> BTreeSet<ChangeId> {
+    /// Groups whose leader was asked to transfer its leadership, and did not in time.
+    fn tried(&self) -> BTreeSet<PartitionId> {
         let late = |asked: &Time| self.now.since(*asked) >= self.known.settings.leader_transfer_timeout;
-        let slow = |change: &Change| change.groups().any(|group| self.topology.transfers.get(&group).is_some_and(late));
-        state.changes.iter().filter(|(_, change)| slow(change)).map(|(&id, _)| id).collect()
+        self.topology.transfers.iter().filter(|(_, asked)| late(asked)).map(|(&group, _)| group).collect()
     }
 
     fn take_step(&mut self, step: Step, state: &Arc<DirectoryState>) {

@@ -8,6 +8,8 @@ mod boundaries;
 mod deciding;
 mod enlist;
 mod plan;
+mod replicas;
+mod surplus;
 #[cfg(test)]
 mod tests;
 mod verbs;
@@ -23,7 +25,7 @@ pub use enlist::{Candidate, Enlistment};
 pub use plan::{balance, steps};
 pub use verbs::{Verdict, begun, verdict};
 
-use crate::machine::directory::{DirectoryCommand, DirectoryState};
+use crate::machine::directory::{Change, DirectoryCommand, DirectoryState};
 use crate::majority::voters_up;
 use crate::status::{GroupReport, LocalStatus};
 
@@ -51,6 +53,11 @@ impl View {
     /// Whether the node answered.
     pub fn is_up(&self, node: NodeId) -> bool {
         self.nodes.contains_key(&node)
+    }
+
+    /// What each node that answered said.
+    pub(super) fn nodes(&self) -> &BTreeMap<NodeId, LocalStatus> {
+        &self.nodes
     }
 
     /// What the node said.
@@ -128,11 +135,16 @@ fn placements(state: &DirectoryState) -> impl Iterator<Item = (PartitionId, Vec<
     entries.map(|entry| (entry.partition, entry.replicas.iter().map(|replica| replica.node).collect()))
 }
 
-/// Replicas per node, those that are coming included.
+/// Replicas per node, with those that come and without those that go.
 fn load(state: &DirectoryState) -> BTreeMap<NodeId, usize> {
     let mut load = BTreeMap::new();
-    for (_, nodes) in placements(state) {
-        nodes.into_iter().for_each(|node| *load.entry(node).or_default() += 1);
+    for entry in state.map.directory.iter().chain(&state.map.partitions) {
+        let goes = |id: &ReplicaId| match state.change_of(entry.partition) {
+            Some((_, Change::Move(change))) => change.remove.contains(id),
+            _ => false,
+        };
+        let stay = entry.replicas.iter().filter(|info| !goes(&info.replica));
+        stay.for_each(|info| *load.entry(info.node).or_default() += 1);
     }
     load
 }

@@ -6,8 +6,10 @@ use coppice_client::map::{Entry, NodeState, ReplicaInfo, Role};
 use coppice_client::wire::{ChangeId, NodeId, PartitionId, ReplicaId};
 use coppice_ordering::Configuration;
 
+use super::surplus::{Surplus, surplus};
 use super::{LeaderReport, Step, View, core_ids, load, placements};
 use crate::machine::directory::{AbsorbedPartition, Change, DirectoryCommand, DirectoryState, Move, Reshape};
+use crate::status::GroupReport;
 
 /// Moves that the plan begins by itself run at most so many at a time: each sends a whole partition over the network.
 const MOVES_MAX: usize = 2;
@@ -16,9 +18,9 @@ const MOVES_MAX: usize = 2;
 /// the newest ones as voters do, so under load it is never quite there.
 const CAUGHT_UP_INSTANCES: u64 = 64;
 
-/// The steps to take now. `replicas` is the cluster's setting; `tried` are moves whose leader was asked to hand over
-/// and did not: they go on without.
-pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTreeSet<ChangeId>) -> Vec<Step> {
+/// The steps to take now. `replicas` is the cluster's setting; `tried` are groups whose leader was asked to hand over
+/// and did not: their changes go on without.
+pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTreeSet<PartitionId>) -> Vec<Step> {
     let mut steps = Vec::new();
     for node in &state.map.nodes {
         if node.state == NodeState::Joining {
@@ -27,7 +29,9 @@ pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTree
     }
     for (&id, change) in &state.changes {
         match change {
-            Change::Move(change) => steps.extend(next_of_move(state, view, id, change, tried.contains(&id))),
+            Change::Move(change) => {
+                steps.extend(next_of_move(state, view, id, change, tried.contains(&change.partition)))
+            }
             // Its ticket is sent again until it is placed; the coordinator tells when it is released.
             Change::Split(_) | Change::Merge(_) => {}
         }
@@ -36,7 +40,7 @@ pub fn steps(state: &DirectoryState, view: &View, replicas: usize, tried: &BTree
     let gone = state.absorbed.iter().filter(|(partition, absorbed)| is_on_disk(state, view, **partition, absorbed));
     steps.extend(gone.map(|(&partition, _)| Step::Decide(DirectoryCommand::Reshape(Reshape::Gone { partition }))));
     transfer_leaders(state, view, &mut steps);
-    begin_moves(state, view, replicas, &mut steps);
+    begin_moves(state, view, replicas, tried, &mut steps);
     for node in state.map.nodes.iter().filter(|node| node.state == NodeState::Leaving) {
         if placements(state).all(|(_, nodes)| !nodes.contains(&node.id)) {
             steps.push(Step::Decide(DirectoryCommand::Reshape(Reshape::Removed { node: node.id })));
@@ -162,9 +166,15 @@ pub(super) fn keeps_quorum(view: &View, entry: &Entry, target: &BTreeSet<Replica
 }
 
 /// Whether a node is to hold nothing.
-fn goes(state: &DirectoryState, node: NodeId) -> bool {
+pub(super) fn goes(state: &DirectoryState, node: NodeId) -> bool {
     let state = state.map.node(node).map(|node| node.state);
     matches!(state, Some(NodeState::Draining | NodeState::Leaving))
+}
+
+/// Whether a replica durably holds nearly all that its group has decided.
+pub(super) fn follows(report: &GroupReport, replica: ReplicaId) -> bool {
+    let held = report.durable.iter().find(|(id, _)| *id == replica);
+    held.is_some_and(|&(_, upto)| upto + CAUGHT_UP_INSTANCES >= report.decided_upto)
 }
 
 /// Nodes that are to hold nothing lead nothing, where another voter can.
@@ -186,8 +196,15 @@ fn transfer_leaders(state: &DirectoryState, view: &View, steps: &mut Vec<Step>) 
     }
 }
 
-/// Begins the moves that the nodes' states ask for: away from those that go, onto those that came.
-fn begin_moves(state: &DirectoryState, view: &View, replicas: usize, steps: &mut Vec<Step>) {
+/// Begins the moves that the nodes' states and `replicas` ask for: away from nodes that go, onto those that came, and
+/// off where a group has too many.
+fn begin_moves(
+    state: &DirectoryState,
+    view: &View,
+    replicas: usize,
+    tried: &BTreeSet<PartitionId>,
+    steps: &mut Vec<Step>,
+) {
     let mut room = MOVES_MAX.saturating_sub(state.changes.len());
     let mut load = load(state);
     for (partition, nodes) in placements(state) {
@@ -198,9 +215,24 @@ fn begin_moves(state: &DirectoryState, view: &View, replicas: usize, steps: &mut
         if state.change_of(partition).is_some() || view.led(partition).is_none() {
             continue;
         }
-        let Some(to) = wanted(state, view, &nodes, replicas, &load) else { continue };
+        let to = match state.map.entry(partition).filter(|_| nodes.len() > replicas && !mutant!(surplus_stays)) {
+            None => wanted(state, view, &nodes, replicas, &load),
+            Some(entry) => match surplus(state, view, entry, &load, tried.contains(&partition)) {
+                Some(Surplus::Remove(gone)) => Some(nodes.iter().copied().filter(|&node| node != gone).collect()),
+                Some(Surplus::Transfer(to)) => {
+                    let leader = view.led(partition).map_or(to, |led| led.leader);
+                    steps.push(Step::Transfer { leader, partition, to });
+                    None
+                }
+                None => None,
+            },
+        };
+        let Some(to) = to else { continue };
         for &node in to.iter().filter(|node| !nodes.contains(node)) {
             *load.entry(node).or_default() += 1;
+        }
+        for gone in nodes.iter().filter(|node| !to.contains(node)) {
+            load.entry(*gone).and_modify(|held| *held = held.saturating_sub(1));
         }
         // Every move raises the map's version, so the two name it for ever.
         let change = ChangeId(state.map.version.0 << 32 | u64::from(partition.0) | 1 << 63);
@@ -237,10 +269,8 @@ fn wanted(
         };
         return match new {
             Some(new) => Some(others.chain([new]).collect()),
-            // More than there should be, or nowhere to go and that was accepted.
-            None if nodes.len() > replicas || (state.forced.contains(&old) && nodes.len() > 1) => {
-                Some(others.collect())
-            }
+            // Nowhere to go, and that was accepted.
+            None if state.forced.contains(&old) && nodes.len() > 1 => Some(others.collect()),
             None => None,
         };
     }
@@ -275,15 +305,11 @@ pub fn balance(state: &DirectoryState, view: &View) -> Option<Step> {
         if state.change_of(entry.partition).is_some() {
             continue;
         }
-        let follows = |replica: ReplicaId| {
-            let durable = led.report.durable.iter().find(|(id, _)| *id == replica);
-            durable.is_some_and(|&(_, upto)| upto + CAUGHT_UP_INSTANCES >= led.report.decided_upto)
-        };
         for replica in entry.replicas.iter().filter(|replica| replica.role == Role::Voter && member(replica.node)) {
             let gain = count(led.leader).saturating_sub(count(replica.node));
             let better = best.is_none_or(|(known, ..)| gain > known);
             let has_room = view.node(replica.node).is_none_or(|local| !local.node.disk_full);
-            if gain >= 2 && better && view.is_up(replica.node) && has_room && follows(replica.replica) {
+            if gain >= 2 && better && view.is_up(replica.node) && has_room && follows(led.report, replica.replica) {
                 best = Some((gain, entry.partition, led.leader, replica.node));
             }
         }

@@ -11,6 +11,7 @@ use super::{View, placements};
 use crate::machine::directory::{
     Change, ChangeOutcome, DirectoryCommand, DirectoryReply, DirectoryState, Move, Reshape,
 };
+use crate::status::replicas;
 
 /// What a request comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +73,7 @@ pub fn begun(decided: Result<DirectoryReply, String>, plan: Reshaped) -> AdminRe
 pub(super) struct Judge<'a> {
     pub(super) state: &'a DirectoryState,
     pub(super) view: &'a View,
-    replicas: usize,
+    pub(super) replicas: usize,
     pub(super) request: &'a ReshapeRequest,
 }
 
@@ -114,6 +115,7 @@ impl Judge<'_> {
             Shape::Move { partition, from, to } => self.relocate(*partition, from, to),
             Shape::Split { partition, at } => self.split(*partition, at.as_deref()),
             Shape::Merge { partition, into } => self.merge(*partition, *into),
+            Shape::SetReplicas { count } => self.set_replicas(*count),
         }
     }
 
@@ -226,10 +228,11 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Whether some node can take a replica of a group that is on `nodes`.
+    /// Whether a replica of a group that is on `nodes` is rebuilt on some node when one of these goes: the group has no
+    /// more than it should, and there is a node that can take it.
     fn has_place(&self, nodes: &[NodeId]) -> bool {
-        let nodes = nodes.iter().copied().collect();
-        self.state.map.nodes.iter().any(|row| self.is_free(row, &nodes))
+        let on = nodes.iter().copied().collect();
+        nodes.len() <= self.replicas && self.state.map.nodes.iter().any(|row| self.is_free(row, &on))
     }
 
     /// Every replica of the node has somewhere else to go, or may be given up.
@@ -382,6 +385,14 @@ impl Judge<'_> {
         for &node in target.difference(now) {
             self.known(node)?;
         }
+        if target.len() > self.replicas.max(now.len()) {
+            return refused(format!(
+                "{partition} would have {} and give one up at once, for `replicas` is {}: give it as many nodes, or set \
+                 `replicas` first",
+                replicas(target.len()),
+                self.replicas
+            ));
+        }
         let fewer = target.len() < self.replicas.min(now.len());
         if let Some(back) = self.state.map.nodes.iter().find(|row| fewer && self.is_free(row, target)) {
             return refused(format!(
@@ -487,10 +498,6 @@ fn moving(held: &[PartitionId]) -> String {
         0 => "nothing is left on it".into(),
         count => format!("{} still to be moved: {}", replicas(count), list(held)),
     }
-}
-
-fn replicas(count: usize) -> String {
-    if count == 1 { "1 replica".into() } else { format!("{count} replicas") }
 }
 
 fn list(partitions: &[PartitionId]) -> String {

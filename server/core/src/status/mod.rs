@@ -1,6 +1,7 @@
 //! What a node knows of itself and of its replicas, as nodes tell each other, and what operators see of it.
 
 mod overview;
+mod replica_counts;
 mod warnings;
 
 use std::collections::BTreeMap;
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 use coppice_client::wire::{MapVersion, NodeId, NodeStatus, PartitionId, ReplicaId, Ticket};
 use coppice_ordering::Paxos;
 pub use overview::{overview, tolerated_failures};
+pub use replica_counts::{ReplicaCounts, listed, replicas};
 use serde::{Deserialize, Serialize};
 pub use warnings::Condition;
 

@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use coppice_client::map::{Entry, NodeState, PartitionMap, Role};
 use coppice_client::wire::{ClusterId, MapVersion, NodeId, NodeStatus, PartitionStatus, ReplicaStatus, Status};
 
-use super::LocalStatus;
+use super::{LocalStatus, ReplicaCounts};
 use crate::majority::{is_majority, voters_up};
 use crate::settings::FEATURE_LEVEL;
 
-/// What node `own` shows, which has heard these nodes, itself included.
+/// What node `own` shows, which has heard these nodes, itself included. `replicas`: the cluster's setting; none: `own`
+/// has asked nobody else.
 pub fn overview(
     map: &PartitionMap,
     (cluster, own): (Option<ClusterId>, NodeId),
     known: &BTreeMap<NodeId, LocalStatus>,
     tickets_in_flight: u32,
+    replicas: Option<u32>,
 ) -> Status {
     let members = map.nodes.iter().filter(|info| info.state != NodeState::Removed);
     let nodes = members.map(|info| match known.get(&info.id) {
@@ -30,6 +32,10 @@ pub fn overview(
     let mut warnings = known.get(&own).map(|local| local.warnings.clone()).unwrap_or_default();
     for (node, local) in known.iter().filter(|(node, _)| **node != own) {
         warnings.extend(local.warnings.iter().map(|text| format!("{node}: {text}")));
+    }
+    if let Some(replicas) = replicas {
+        let still = ReplicaCounts::of(map, replicas as usize, known).sentences();
+        warnings.extend(still.into_iter().map(|text| format!("replicas = {replicas}: {text}")));
     }
     Status {
         cluster,

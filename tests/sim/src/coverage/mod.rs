@@ -9,7 +9,7 @@ use coppice_core::worker::{Effect, Note, Report};
 use crate::plan::fault::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 250] = [
+pub const NAMES: [&str; 249] = [
     "fault: crash",
     "fault: a node stops in order",
     "fault: all nodes crash",
@@ -196,7 +196,6 @@ pub const NAMES: [&str; 250] = [
     "operator: calls a node back",
     "operator: removes a node",
     "operator: another number of replicas",
-    "operator: a replica more or less",
     "node: is told its number",
     "node: has joined",
     "node: is called back",
@@ -313,7 +312,6 @@ impl Coverage {
             Kind::Undrain { .. } => self.note("operator: calls a node back"),
             Kind::Remove { .. } => self.note("operator: removes a node"),
             Kind::Replicas { .. } => self.note("operator: another number of replicas"),
-            Kind::Resize { .. } => self.note("operator: a replica more or less"),
             Kind::Limits { .. } => self.note("operator: other bounds of sessions"),
             Kind::Tune { .. } => self.note("tuning: other batches and window"),
         }

@@ -2,7 +2,7 @@
 
 use coppice_testkit::random::Random;
 
-use super::members::{join, leave, resize};
+use super::members::{join, leave, replicas};
 use super::scenarios::{belated, hold, isolate, rot, rot_log, sever, there_and_back, trigger, upset, wipe};
 use crate::plan::fault::{Fault, Kind, SAFETY_MAX, Target};
 use crate::plan::{MS, Nanos, Plan, Purpose, random};
@@ -38,7 +38,7 @@ pub const KINDS: [&str; 33] = [
     "belated",
     "join",
     "leave",
-    "resize",
+    "replicas",
     "checkpoint-error",
     "copy",
     "stop",
@@ -60,7 +60,7 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
         let rare = match *name {
             "crash-all" | "isolate" | "upset" | "rot" | "sever" | "limits" | "belated" => 8,
             "trigger" | "return" | "copy" => 2,
-            "join" | "leave" | "resize" => 4,
+            "join" | "leave" | "replicas" => 4,
             _ => 1,
         };
         let every = MS * (100 << random.below(6)) * rare;
@@ -91,7 +91,7 @@ pub fn schedule(plan: &Plan) -> Vec<Fault> {
                 "belated" => faults.extend(belated(plan, at, &mut random)),
                 "join" => faults.extend(join(plan, at, &mut random)),
                 "leave" => faults.extend(leave(plan, at, &mut random)),
-                "resize" => faults.push(Fault { at, kind: resize(plan, &mut random) }),
+                "replicas" => faults.push(Fault { at, kind: replicas(plan, &mut random) }),
                 "return" => faults.extend(there_and_back(plan, at, &mut random)),
                 _ => faults.push(Fault { at, kind: draw(plan, number, &mut random) }),
             }

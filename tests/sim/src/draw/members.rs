@@ -6,13 +6,13 @@ use super::faults::length;
 use crate::plan::fault::{Fault, Kind, Target};
 use crate::plan::{JOINS_MAX, MS, Nanos, Plan};
 
-/// A node is added; groups get a replica there, and perhaps it ends meanwhile.
+/// A node is added; groups get a replica there, or another number of them, and perhaps it ends meanwhile.
 pub(super) fn join(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
     let mut faults = vec![Fault { at, kind: Kind::Join }];
     for _ in 0..random.below(4) {
         let (key, pick) = (some_key(plan, random), random.next() as u32);
         let kind = match random.below(2) {
-            0 => Kind::Resize { key, up: true, pick },
+            0 => replicas(plan, random),
             _ => Kind::Move { key, gone: pick % plan.replicas, to: u32::MAX, again: None },
         };
         faults.push(Fault { at: at + random.below(2_000) as Nanos * MS, kind });
@@ -38,14 +38,9 @@ pub(super) fn leave(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
     }
 }
 
-/// One group gets a voter more or loses one, or all are to have another number of them: three to five, one to three
-/// where one is usual.
-pub(super) fn resize(plan: &Plan, random: &mut Random) -> Kind {
-    let least = plan.replicas.min(3);
-    match random.below(3) {
-        0 => Kind::Replicas { count: least + random.below(3) as u32 },
-        up => Kind::Resize { key: some_key(plan, random), up: up == 1, pick: random.next() as u32 },
-    }
+/// All groups are to have another number of voters: three to five, one to three where one is usual.
+pub(super) fn replicas(plan: &Plan, random: &mut Random) -> Kind {
+    Kind::Replicas { count: plan.replicas.min(3) + random.below(3) as u32 }
 }
 
 /// A key, or the directory.

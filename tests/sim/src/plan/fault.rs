@@ -139,15 +139,6 @@ pub enum Kind {
     Remove { node: usize },
     /// Each group is to have so many voters.
     Replicas { count: u32 },
-    /// One group gets a replica more, or loses one.
-    Resize {
-        /// The directory, or else the partition of this key.
-        key: Option<u32>,
-        /// One more.
-        up: bool,
-        /// Draws where.
-        pick: u32,
-    },
     /// A node's disk is lost; another process takes its place, as a new node.
     Wipe { node: usize },
     /// A byte of the newest checkpoint that a node has of one of its groups changes, if it has an older one too; then

@@ -9,9 +9,9 @@ use coppice_client::wire::control::encode_control;
 use coppice_client::wire::users::{Grant, UserChange};
 use coppice_client::wire::validate::RangeVersion;
 use coppice_client::wire::{
-    AdminRequest, ClientId, CollectRequest, FrameDecoder, Hello, InitRequest, Kind, MapGet, OpenRequest, PackWriter,
-    PartitionId, QueryRequest, RangeRequest, ReadRequest, ScanOptions, SessionId, StatusGet, ValidateRequest, Version,
-    encode_frame,
+    AdminRequest, ChangeId, ClientId, CollectRequest, FrameDecoder, Hello, InitRequest, Kind, MapGet, OpenRequest,
+    PackWriter, PartitionId, QueryRequest, RangeRequest, ReadRequest, ReshapeRequest, ScanOptions, SessionId, Shape,
+    StatusGet, ValidateRequest, Version, encode_frame,
 };
 
 use super::*;
@@ -175,6 +175,7 @@ fn rows() -> Vec<Row> {
         ("init", admin(AdminRequest::Init(InitRequest::default())), ADMINS, NOBODY),
         ("config get", admin(AdminRequest::ConfigGet), ADMINS, NOBODY),
         ("config set", admin(AdminRequest::ConfigSet { key: "window".into(), value: "1".into() }), ADMINS, NOBODY),
+        ("config unset", admin(AdminRequest::ConfigUnset { key: "window".into() }), ADMINS, NOBODY),
         ("log level", admin(AdminRequest::LogLevel { spec: "debug".into() }), ADMINS, NOBODY),
         ("check replicas", admin(AdminRequest::CheckReplicas), ADMINS, NOBODY),
         ("tuning", admin(AdminRequest::Tuning { local: true }), ADMINS, NOBODY),
@@ -234,10 +235,14 @@ fn verbs_that_change_something_are_logged_without_keys() {
     let token = Token::generate().expect("random bits");
     let secret = UserChange::Token { name: "bob".into(), token: token.hash(), keep: false };
     let init = InitRequest { split_keys: vec!["secret".into()], ..InitRequest::default() };
+    let shape = Shape::SetReplicas { count: Some(5) };
+    let replicas = ReshapeRequest { change: ChangeId(1), shape, dry_run: false, force: false, within: None };
     for (admin, logged) in [
         (AdminRequest::ChangeUsers(secret), Some("user token bob")),
         (AdminRequest::Init(init), Some("init")),
         (AdminRequest::ConfigSet { key: "window".into(), value: "4".into() }, Some("config set window 4")),
+        (AdminRequest::ConfigUnset { key: "window".into() }, Some("config unset window")),
+        (AdminRequest::Reshape(replicas), Some("config set replicas 5")),
         (AdminRequest::ConfigGet, None),
         (AdminRequest::Users, None),
     ] {

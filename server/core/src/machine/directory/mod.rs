@@ -53,6 +53,11 @@ pub enum DirectoryCommand {
         /// What is to change.
         change: Box<UserChange>,
     },
+    /// Returns one cluster setting to its default.
+    Unset {
+        /// Full name.
+        key: String,
+    },
 }
 
 /// What a directory command answers.
@@ -114,6 +119,25 @@ impl DirectoryState {
         let partitions = self.map.groups().map(|entry| entry.partition.0).chain([self.partitions_used]);
         let mut numbers = nodes.chain(partitions).chain(self.replicas_used.values().copied());
         numbers.all(|number| number <= NUMBER_MAX) && self.map.version.0 <= u64::MAX / 2
+    }
+
+    /// Changes the settings, if they go together then: judged by the state that the change meets, for another one may
+    /// have come since it was asked for.
+    fn set(&mut self, change: impl FnOnce(&mut BTreeMap<String, String>) -> Option<String>) -> DirectoryReply {
+        let mut settings = self.settings.clone();
+        change(&mut settings);
+        if settings == self.settings {
+            return DirectoryReply::Done;
+        }
+        if let Err(error) = ClusterSettings::of_pairs(&settings)
+            && !mutant!(settings_unjudged)
+        {
+            return DirectoryReply::Refused(Reason::Setting(error.to_string()));
+        }
+        // Settings travel beside the map, under its version: who has a newer one has the newer settings.
+        self.settings = settings;
+        self.map.version.0 += 1;
+        DirectoryReply::Done
     }
 }
 
@@ -186,23 +210,8 @@ impl Directory {
                 state.settings = settings;
                 DirectoryReply::Done
             }
-            DirectoryCommand::Set { key, value } => {
-                if state.settings.get(&key) == Some(&value) {
-                    return DirectoryReply::Done;
-                }
-                let mut settings = state.settings.clone();
-                settings.insert(key, value);
-                // Judged by the state that it meets: another setting may have come since it was asked for.
-                if let Err(error) = ClusterSettings::of_pairs(&settings)
-                    && !mutant!(settings_unjudged)
-                {
-                    return DirectoryReply::Refused(Reason::Setting(error.to_string()));
-                }
-                // Settings travel beside the map, under its version: who has a newer one has the newer settings.
-                state.settings = settings;
-                state.map.version.0 += 1;
-                DirectoryReply::Done
-            }
+            DirectoryCommand::Set { key, value } => state.set(|settings| settings.insert(key, value)),
+            DirectoryCommand::Unset { key } => state.set(|settings| settings.remove(&key)),
             DirectoryCommand::Announce { node, addresses } => {
                 let known = |row: &&mut NodeInfo| row.id == node && row.state != NodeState::Removed;
                 let Some(row) = state.map.nodes.iter_mut().find(known) else {

@@ -395,6 +395,23 @@ fn settings_that_do_not_go_together_are_refused_whoever_comes_first() {
     assert_eq!(execute(&mut directory, set("election_timeout", "280ms")), DirectoryReply::Done);
 }
 
+/// A setting that is returned to its default follows the default; with others it must still go together.
+#[test]
+fn a_setting_that_is_unset_is_at_its_default_again() {
+    let mut directory = created(3);
+    let set = |key: &str, value: &str| DirectoryCommand::Set { key: key.into(), value: value.into() };
+    let unset = |key: &str| DirectoryCommand::Unset { key: key.into() };
+    assert_eq!(execute(&mut directory, unset("window")), DirectoryReply::Done);
+    let version = directory.state().map.version;
+    assert_eq!(execute(&mut directory, set("window", "7")), DirectoryReply::Done);
+    assert_eq!(execute(&mut directory, unset("window")), DirectoryReply::Done);
+    assert_eq!((directory.state().settings.get("window"), directory.state().map.version.0), (None, version.0 + 2));
+    assert_eq!(execute(&mut directory, set("election_timeout", "1s")), DirectoryReply::Done);
+    assert_eq!(execute(&mut directory, set("heartbeat_interval", "400ms")), DirectoryReply::Done);
+    let refused = execute(&mut directory, unset("election_timeout"));
+    assert!(matches!(refused, DirectoryReply::Refused(Reason::Setting(_))), "{refused:?}");
+}
+
 /// A planted bug is on for a whole process, so the test runs once more in a process of its own, and must fail.
 #[cfg(feature = "mutants")]
 #[test]

@@ -14,7 +14,7 @@ impl Model {
     }
 
     fn judge(&self, request: &ReshapeRequest) -> Result<Verdict, AdminError> {
-        verdict(self.state(), &self.view(), 3, request)
+        verdict(self.state(), &self.view(), self.replicas, request)
     }
 
     fn plan(&self, request: &ReshapeRequest) -> Result<Reshaped, AdminError> {
