@@ -301,13 +301,40 @@ pub enum ConfigVerb {
         /// Its name, such as window
         key: Option<String>,
     },
+    /// Explain every setting of cluster and nodes, or one: meaning, range, default, value and where it comes from
+    Describe {
+        /// Its name, such as window or log.flush
+        key: Option<String>,
+    },
     /// Change a setting of the running cluster, on all nodes at once
     Set {
         /// Its name, such as window
         key: String,
-        /// Its new value; a setting's default is shown by `config get`
+        /// Its new value; `config describe` says which there are
         value: String,
+        /// How the change is agreed to.
+        #[command(flatten)]
+        confirm: ConfirmArgs,
     },
+    /// Return a setting of the running cluster to its default
+    Unset {
+        /// Its name, such as window
+        key: String,
+        /// How the change is agreed to.
+        #[command(flatten)]
+        confirm: ConfirmArgs,
+    },
+}
+
+/// How a change of a setting is agreed to.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct ConfirmArgs {
+    /// Change `replicas` without asking; other settings ask nothing
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Only show the plan
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `config show`

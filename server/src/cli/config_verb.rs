@@ -23,12 +23,14 @@ pub fn run(verb: &ConfigVerb, output: &mut Output<'_>) -> io::Result<Result<Exit
             write!(output.data, "{}", default_file())?;
             Ok(Ok(Exit::Done))
         }
-        // Asked of the cluster: `operate`.
-        ConfigVerb::Get { .. } | ConfigVerb::Set { .. } => Ok(Err(Failure::usage(
-            "config: a running cluster must be asked",
-            "this verb works on files",
-            "coppice config get",
-        ))),
+        // Asked of the cluster: `settings`.
+        ConfigVerb::Get { .. } | ConfigVerb::Describe { .. } | ConfigVerb::Set { .. } | ConfigVerb::Unset { .. } => {
+            Ok(Err(Failure::usage(
+                "config: a running cluster must be asked",
+                "this verb works on files",
+                "coppice config get",
+            )))
+        }
     }
 }
 

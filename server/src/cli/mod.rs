@@ -29,6 +29,7 @@ mod range;
 pub(crate) mod run;
 mod scan;
 pub(crate) mod serve;
+mod settings;
 mod shape;
 pub mod shape_args;
 mod shape_tables;

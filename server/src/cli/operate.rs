@@ -1,5 +1,5 @@
-//! Operators' verbs that are one question to the cluster: `config get` and `set`, `leader transfer`, `check replicas`;
-//! or to one node: `node log-level`.
+//! Operators' verbs that are one question to the cluster: `leader transfer`, `check replicas`; or to one node:
+//! `node log-level`.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use coppice_client::admin::Error;
 use coppice_client::map::NodeState;
-use coppice_client::wire::{
-    AdminError, AdminReply, AdminRequest, ConfigRow, NodeId, PartitionId, TRANSFER_DEADLINE_MAX,
-};
+use coppice_client::wire::{AdminError, AdminReply, AdminRequest, NodeId, PartitionId, TRANSFER_DEADLINE_MAX};
 use coppice_client::{Admin, Config};
 use coppice_core::settings::units;
 use serde_json::{Value, json};
@@ -20,7 +18,6 @@ use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::output::Output;
 use super::shape_args::{node, partition};
-use super::words;
 
 /// A leader transfer that is late completes within an election, if at all.
 const LATE_MAX: Duration = Duration::from_secs(1);
@@ -64,77 +61,6 @@ fn transfer_deadline(text: &str) -> Result<Duration, String> {
 pub enum CheckVerb {
     /// Compare the digests of all replicas of each partition
     Replicas,
-}
-
-/// `config get`: one cluster setting, or all, and where each value comes from.
-///
-/// # Errors
-/// That of stdout; a failure is returned with its four lines.
-pub async fn config_get(cli: &Cli, context: &Context, key: Option<&str>, output: &mut Output<'_>) -> Outcome {
-    let admin = admin(cli);
-    let rows = match admin.config().await {
-        Ok(rows) => rows,
-        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
-    };
-    note_passed_over(&admin, output)?;
-    let shown: Vec<&ConfigRow> = rows.iter().filter(|row| key.is_none_or(|key| row.key == key)).collect();
-    if let (Some(key), true) = (key, shown.is_empty()) {
-        return Ok(Err(unknown_setting(context, key, &rows)));
-    }
-    match output.style.admin() {
-        Format::Json | Format::Jsonl => {
-            let rows: Vec<Value> = shown.iter().map(|row| object(row)).collect();
-            writeln!(output.data, "{}", json!({ "v": 1, "settings": rows }))?;
-        }
-        Format::Table | Format::Raw => {
-            let lines = shown.iter().map(|row| format!("{} = {}", row.key, row.value));
-            let width = lines.clone().map(|line| line.len()).max().unwrap_or(0);
-            for (line, row) in lines.zip(&shown) {
-                writeln!(output.data, "{line:width$}  # {}", row.origin)?;
-            }
-        }
-    }
-    Ok(Ok(Exit::Done))
-}
-
-fn object(row: &ConfigRow) -> Value {
-    json!({ "key": row.key, "value": row.value, "origin": row.origin })
-}
-
-fn unknown_setting(context: &Context, key: &str, rows: &[ConfigRow]) -> Failure {
-    let near = coppice_core::settings::nearest(key, rows.iter().map(|row| row.key.as_str()));
-    let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-    Failure {
-        exit: Exit::NotFound,
-        code: "not_found",
-        what: format!("config get: no cluster setting `{key}`{hint}"),
-        place: context.endpoints.join(", "),
-        cause: "those of a node stand in its file: config show".to_owned(),
-        next: "coppice config get".to_owned(),
-    }
-}
-
-/// `config set`: a cluster setting, for all nodes at once and while they run.
-///
-/// # Errors
-/// That of stdout; a failure is returned with its four lines.
-pub async fn config_set(cli: &Cli, context: &Context, key: &str, value: &str, output: &mut Output<'_>) -> Outcome {
-    match admin(cli).set_config(key, value).await {
-        Ok(()) => {}
-        // It was proposed, perhaps: a leader decides what it has in its log when it has a quorum again.
-        Err(Error::Failed(AdminError::TimedOut(text))) => {
-            let failure = errors::unknown(&text, context);
-            return Ok(Err(Failure { next: words::join(["coppice", "config", "get", key]), ..failure }));
-        }
-        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
-    }
-    match output.style.admin() {
-        Format::Json | Format::Jsonl => {
-            writeln!(output.data, "{}", json!({ "v": 1, "ok": true, "key": key, "value": value }))?
-        }
-        Format::Table | Format::Raw => writeln!(output.data, "ok  {key} = {value}")?,
-    }
-    Ok(Ok(Exit::Done))
 }
 
 /// `leader transfer`.

@@ -13,7 +13,7 @@ use coppice_client::wire::{AdminError, ChangeId, NodeId, PartitionId, ReshapeReq
 use coppice_client::{Admin, Client, admin};
 use serde_json::json;
 
-use super::args::{Cli, Format};
+use super::args::{Cli, ConfirmArgs, Format};
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::input::Inputs;
@@ -81,6 +81,21 @@ pub async fn partition(cli: &Cli, context: &Context, verb: &PartitionVerb, outpu
         }
     };
     change(&admin, context, shape, plan, probes, output).await
+}
+
+/// A change that the cluster works out by itself from a setting. Repeated, the same command watches it.
+///
+/// # Errors
+/// That of stdout or stderr; a failure is returned with its four lines.
+pub async fn change_as_planned(
+    cli: &Cli,
+    context: &Context,
+    shape: Shape,
+    confirm: ConfirmArgs,
+    output: &mut Output<'_>,
+) -> Outcome {
+    let plan = PlanArgs { yes: confirm.yes, dry_run: confirm.dry_run, force: false, resume: None };
+    change(&connect::admin(cli), context, shape, &plan, None, output).await
 }
 
 fn split_key(context: &Context, key: &OsStr) -> Result<Bytes, Failure> {
@@ -361,7 +376,8 @@ enum Then {
 fn note_plan(admin: &Admin, planned: &Reshaped, context: &Context, output: &mut Output<'_>) -> io::Result<()> {
     connect::note_passed_over(admin, output)?;
     for step in &planned.steps {
-        output.note(&format!("plan: {step}"))?;
+        let head = if step.starts_with("warning: ") { "" } else { "plan: " };
+        output.note(&format!("{head}{step}"))?;
     }
     if let Some(cut) = &planned.cut {
         output.note(&format!("plan: its first key is {}", context.coding.show(&cut.at)))?;
@@ -477,8 +493,8 @@ fn interrupted(context: &Context, name: ChangeId, then: Then) -> Failure {
         what: format!("{}: not done yet; {goes_on}", context.verb),
         place: context.endpoints.join(", "),
         cause: "it was not watched to its end".to_owned(),
-        // One that was resumed is resumed by the same words.
-        next: match context.line.iter().any(|word| word.starts_with("--resume")) {
+        // One that was resumed, or that a setting asks for, is resumed by the same words.
+        next: match context.line.iter().any(|word| word.starts_with("--resume") || word == "config") {
             true => line_of(context),
             false => again(context, &format!("--resume {name}")),
         },

@@ -18,7 +18,7 @@ use super::output::Output;
 use super::shape_args::{NodeVerb, PartitionVerb};
 use super::tuning::{TuningArgs, TuningVerb};
 use super::user::UserVerb;
-use super::{cert, cluster, config_verb, data, inspect, local, operate, predict, shape, shell, tuning, user};
+use super::{cert, cluster, config_verb, data, inspect, local, operate, predict, settings, shape, shell, tuning, user};
 
 /// Everything that the program does.
 #[derive(Debug, Subcommand)]
@@ -82,7 +82,8 @@ impl Verb {
     /// Whether it asks nodes, as a client. The certificates of a node are its settings, which it reads itself.
     #[must_use]
     pub fn asks_nodes(&self) -> bool {
-        let config = |verb: &ConfigVerb| matches!(verb, ConfigVerb::Get { .. } | ConfigVerb::Set { .. });
+        let config =
+            |verb: &ConfigVerb| !matches!(verb, ConfigVerb::Show(_) | ConfigVerb::Check { .. } | ConfigVerb::Default);
         match self {
             Self::Demo(_) | Self::Serve(_) | Self::Cert(_) | Self::Inspect(_) => false,
             Self::Completions(_) | Self::Man(_) | Self::DemoGuard(_) => false,
@@ -111,7 +112,9 @@ impl Verb {
             Self::Partition(verb) => verb.name(),
             Self::User(verb) => verb.name(),
             Self::Config(ConfigVerb::Get { .. }) => "config get",
+            Self::Config(ConfigVerb::Describe { .. }) => "config describe",
             Self::Config(ConfigVerb::Set { .. }) => "config set",
+            Self::Config(ConfigVerb::Unset { .. }) => "config unset",
             Self::Config(_) => "config",
             Self::Cert(verb) => verb.name(),
             Self::Tuning(_) => "tuning",
@@ -129,8 +132,14 @@ impl Verb {
 /// That of stdout or stderr; a failure is returned with its four lines.
 pub(crate) async fn run(cli: &Cli, context: Context, output: &mut Output<'_>) -> io::Result<Result<Exit, Failure>> {
     match &cli.verb {
-        Verb::Config(ConfigVerb::Get { key }) => operate::config_get(cli, &context, key.as_deref(), output).await,
-        Verb::Config(ConfigVerb::Set { key, value }) => operate::config_set(cli, &context, key, value, output).await,
+        Verb::Config(ConfigVerb::Get { key }) => settings::get(cli, &context, key.as_deref(), output).await,
+        Verb::Config(ConfigVerb::Describe { key }) => settings::describe(cli, &context, key.as_deref(), output).await,
+        Verb::Config(ConfigVerb::Set { key, value, confirm }) => {
+            settings::change(cli, &context, (key, Some(value)), *confirm, output).await
+        }
+        Verb::Config(ConfigVerb::Unset { key, confirm }) => {
+            settings::change(cli, &context, (key, None), *confirm, output).await
+        }
         Verb::Config(verb) => config_verb::run(verb, output),
         Verb::Cert(verb) => cert::run(verb, output),
         Verb::Tuning(args) => match &args.verb {

@@ -20,6 +20,7 @@ mod readme;
 #[cfg(feature = "failpoints")]
 mod recovery;
 mod reshaping;
+mod settings;
 mod support;
 mod tls;
 mod users;
