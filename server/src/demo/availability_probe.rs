@@ -1,4 +1,5 @@
-//! The pulse: 25 gets and 25 writes per partition and second, which measure what a fault costs and change nothing.
+//! The pulse: gets and writes in every partition, which measure what a fault costs and change nothing. They are rare
+//! while nothing happens, and quick around a fault.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -6,16 +7,18 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use coppice_client::{Client, Range};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::measure::{Kind, Measure, Recent};
 use crate::cli::latency_probe::below;
 
-/// 25 of each kind per partition and second.
-const BEAT: Duration = Duration::from_millis(40);
-/// While a fault is measured: its end is then known to a few milliseconds.
+/// While nothing happens: the live line stays true, and an idle demo takes next to nothing.
+const CALM_BEAT: Duration = Duration::from_secs(1);
+/// Around a fault: its beginning and its end are then known to a few milliseconds.
 const FAST_BEAT: Duration = Duration::from_millis(4);
+/// Partitions that have not answered by then are silent before the fault too.
+const QUICKEN_PATIENCE: Duration = Duration::from_millis(500);
 
 /// What every partition is asked, and what came of it.
 #[derive(Debug)]
@@ -44,9 +47,10 @@ impl Drop for Beats {
 #[derive(Debug)]
 struct Shared {
     measure: RefCell<Measure>,
-    fast: Cell<bool>,
+    /// A fault is about to strike, or is measured.
+    fast: watch::Sender<bool>,
     /// A fault has struck: queries are asked until it is over.
-    struck: Notify,
+    struck: Cell<bool>,
     /// Where two partitions meet, if there are two.
     boundary: RefCell<Option<Vec<u8>>>,
     began: Instant,
@@ -58,8 +62,8 @@ impl AvailabilityProbe {
     pub fn start(client: &Client, partitions: &[(u32, Vec<u8>)]) -> Self {
         let shared = Rc::new(Shared {
             measure: RefCell::default(),
-            fast: Cell::new(false),
-            struck: Notify::new(),
+            fast: watch::Sender::new(false),
+            struck: Cell::new(false),
             boundary: RefCell::default(),
             began: Instant::now(),
         });
@@ -84,11 +88,29 @@ impl AvailabilityProbe {
             partitions.iter().map(|(_, low)| low).filter(|low| !low.is_empty()).min().cloned();
     }
 
-    /// A fault strikes now: beats faster and measures from here on.
+    /// Beats fast until [`AvailabilityProbe::calm`], and waits until all of `partitions` have answered so: what a fault
+    /// costs begins with the last answer before it.
+    pub async fn quicken(&self, partitions: &[u32]) {
+        let since = self.shared.began.elapsed();
+        self.shared.fast.send_replace(true);
+        while !self.shared.measure.borrow().answered_since(partitions, since)
+            && self.shared.began.elapsed() < since + QUICKEN_PATIENCE
+        {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// A fault strikes now: measures from here on.
     pub fn fault(&self) {
         self.shared.measure.borrow_mut().fault(self.shared.began.elapsed());
-        self.shared.fast.set(true);
-        self.shared.struck.notify_one();
+        self.shared.struck.set(true);
+        self.shared.fast.send_replace(true);
+    }
+
+    /// Nothing is measured any longer.
+    pub fn calm(&self) {
+        self.shared.struck.set(false);
+        self.shared.fast.send_replace(false);
     }
 
     /// Waits, at most `patience`, until all of `partitions` answer again, and queries too if they are to; then the
@@ -97,15 +119,15 @@ impl AvailabilityProbe {
         let deadline = Instant::now() + patience;
         let is_over =
             |measure: &Measure| measure.is_over(partitions) && (!queries || measure.query_silence().is_some());
-        while !is_over(&self.shared.measure.borrow()) {
-            if Instant::now() >= deadline {
-                self.shared.fast.set(false);
-                return false;
+        let recovered = loop {
+            let recovered = is_over(&self.shared.measure.borrow());
+            if recovered || Instant::now() >= deadline {
+                break recovered;
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        self.shared.fast.set(false);
-        true
+        };
+        self.calm();
+        recovered
     }
 
     /// The longest silence of `partitions` around the last fault.
@@ -147,6 +169,7 @@ fn pulse_key(low: &[u8]) -> Vec<u8> {
 }
 
 async fn beat(client: Client, shared: Rc<Shared>, partition: u32, kind: Kind, key: Vec<u8>) {
+    let mut fast = shared.fast.subscribe();
     loop {
         let asked = shared.began.elapsed();
         let answered = match kind {
@@ -158,18 +181,20 @@ async fn beat(client: Client, shared: Rc<Shared>, partition: u32, kind: Kind, ke
         if answered {
             shared.measure.borrow_mut().answer(partition, kind, asked, now);
         }
-        let pause = if shared.fast.get() { FAST_BEAT } else { BEAT };
+        let pause = if *fast.borrow_and_update() { FAST_BEAT } else { CALM_BEAT };
         // At least a moment, also after an answer that took longer than a beat.
         let rest = (asked + pause).saturating_sub(now).max(Duration::from_millis(1));
-        tokio::time::sleep(rest).await;
+        // A calm pulse quickens at once.
+        let _ = tokio::time::timeout(rest, fast.changed()).await;
     }
 }
 
 /// Reads across a boundary of two partitions while a fault is measured.
 async fn ask_across(client: Client, shared: Rc<Shared>) {
-    loop {
-        shared.struck.notified().await;
-        while shared.fast.get() {
+    let mut fast = shared.fast.subscribe();
+    // It ends with the pulse.
+    while fast.changed().await.is_ok() {
+        while shared.struck.get() {
             let boundary = shared.boundary.borrow().clone();
             let asked = shared.began.elapsed();
             if let Some(boundary) = boundary

@@ -1,13 +1,14 @@
 //! Cuts and delays between the nodes of a demo: filters in their peer layers, told by an operator's verb.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use coppice_client::wire::{AdminReply, AdminRequest, LinkFault, NodeId, Status};
+use coppice_client::wire::{AdminReply, AdminRequest, LinkFault, NodeId, PartitionStatus, ReplicaStatus, Status};
 use coppice_client::{Admin, Config};
 use coppice_core::settings::units::show_time;
 
-use super::faults::{Faults, Refused};
+use super::faults::{CATCH_UP_PATIENCE, Faults, LOOK, Refused};
+use crate::status_view::is_near;
 
 /// A node that does not take a fault within this is not there.
 const TELL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -83,23 +84,44 @@ impl Faults {
         Ok(vec![format!("n{number}: every message to and from it takes {} longer; {health}", show_time(delay))])
     }
 
-    /// Ends all cuts and delays, and waits until the cluster is whole.
+    /// Ends all cuts and delays, and waits until every node that runs is back. A node that is down or paused is not
+    /// waited for: no cut keeps it away.
     ///
     /// # Errors
-    /// There is nothing to heal.
+    /// There is nothing to heal, or a node does not come back.
     pub async fn heal(&mut self) -> Result<Vec<String>, Refused> {
         if self.cuts.is_empty() {
             return Err("nothing is cut or slowed (try: cut 1|2,3)".to_owned());
         }
+        self.tell(&Cuts::default()).await;
+        // Interrupted before, the cut stands as it was said, and `heal` can be said again.
         self.cuts = Cuts::default();
-        self.tell_all().await;
-        self.wait(super::prompt::Until::Healthy).await
+        let running: Vec<NodeId> = (1..=self.nodes.count())
+            .filter(|number| self.nodes.lives(*number) && !self.nodes.is_paused(*number))
+            .map(NodeId)
+            .collect();
+        let deadline = Instant::now() + CATCH_UP_PATIENCE;
+        // Without a majority of the nodes there is nothing to catch up with.
+        while running.len() * 2 > self.nodes.count() as usize
+            && !self.status().await.is_some_and(|status| are_back(&status, &running))
+        {
+            if Instant::now() >= deadline {
+                let seconds = CATCH_UP_PATIENCE.as_secs();
+                return Err(format!("not all nodes that run are back after {seconds} s; {}", self.health().await));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(vec![self.health().await])
     }
 
     /// Every node that runs is told its faults anew: one that was restarted has forgotten them.
     pub(super) async fn tell_all(&self) {
+        self.tell(&self.cuts).await;
+    }
+
+    async fn tell(&self, cuts: &Cuts) {
         for number in (1..=self.nodes.count()).filter(|number| self.nodes.lives(*number)) {
-            let faults = self.cuts.of(number, self.nodes.count());
+            let faults = cuts.of(number, self.nodes.count());
             // One that is paused hears it when it goes on, or is told again.
             let told: Result<AdminReply, _> = self.admin_of(number).verb(AdminRequest::Faults(faults)).await;
             if let Err(error) = told {
@@ -125,6 +147,19 @@ impl Faults {
         }
         best
     }
+}
+
+/// Whether these nodes are up, and their replicas where the leaders are: of every partition that can have one.
+fn are_back(status: &Status, running: &[NodeId]) -> bool {
+    let runs = |replica: &&ReplicaStatus| running.contains(&replica.node);
+    let serves =
+        |partition: &&PartitionStatus| partition.replicas.iter().filter(runs).count() * 2 > partition.replicas.len();
+    let mut nodes = status.nodes.iter().filter(|node| running.contains(&node.id));
+    nodes.all(|node| node.up)
+        && status.partitions.iter().filter(serves).all(|partition| {
+            partition.leader.is_some_and(|leader| running.contains(&leader))
+                && partition.replicas.iter().filter(runs).all(|replica| is_near(replica) && replica.lag_instances == 0)
+        })
 }
 
 #[cfg(test)]

@@ -9,18 +9,19 @@ use coppice_client::wire::{NodeId, Status};
 use tokio::process::Command;
 
 use super::availability_probe::AvailabilityProbe;
+use super::completion::{Names, NodeState};
 use super::cuts::Cuts;
 use super::measure::Kind;
 use super::nodes::{Nodes, Progress};
 use super::prompt::Until;
-use crate::status_view::{Health, is_near, sentence};
+use crate::status_view::{Health, is_near, milliseconds, sentence};
 
 /// An election takes a second at most; after this a gap is reported as open.
 const GAP_PATIENCE: Duration = Duration::from_secs(10);
 /// A node that was away for minutes may have to fetch a snapshot.
-const CATCH_UP_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const CATCH_UP_PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks at the cluster while waiting for it.
-const LOOK: Duration = Duration::from_millis(10);
+pub(super) const LOOK: Duration = Duration::from_millis(10);
 
 /// What a command at the prompt works on.
 #[derive(Debug)]
@@ -54,11 +55,35 @@ impl Faults {
         if self.cuts.is_empty() { self.admin.status(false).await.ok() } else { self.status_of_most().await }
     }
 
+    /// The line above the prompt, and what there is to name on a line.
+    pub async fn look(&self) -> (String, Names) {
+        let status = self.status().await;
+        let mut line = self.health_of(status.as_ref());
+        if let Some(recent) = self.pulse.recent() {
+            let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+            let (p50, p99) = (milliseconds(us(recent.p50)), milliseconds(us(recent.p99)));
+            let _ = write!(line, " | pulse {} op/s, p50 {p50}, p99 {p99}", recent.per_second);
+        }
+        let state = |number| match (self.nodes.is_paused(number), self.nodes.lives(number)) {
+            (true, _) => NodeState::Paused,
+            (_, true) => NodeState::Up,
+            _ => NodeState::Down,
+        };
+        let nodes = (1..=self.nodes.count()).map(|number| (number, state(number))).collect();
+        // Nobody tells: those that there were.
+        let known = || [0].into_iter().chain(self.partitions.iter().copied()).collect();
+        let partitions = status.map_or_else(known, |status| status.partitions.iter().map(|p| p.id.0).collect());
+        (line, Names { nodes, partitions })
+    }
+
     /// The sentence of `status`, and what to try if it is not well.
     pub async fn health(&self) -> String {
-        let Some(status) = self.status().await else { return "unavailable: no node answers".to_owned() };
-        let mut line = sentence(&status);
-        if Health::of(&status) != Health::Healthy
+        self.health_of(self.status().await.as_ref())
+    }
+
+    fn health_of(&self, status: Option<&Status>) -> String {
+        let mut line = status.map_or_else(|| "unavailable: no node answers".to_owned(), sentence);
+        if status.map(Health::of) != Some(Health::Healthy)
             && let Some(hint) = self.hint()
         {
             let _ = write!(line, " (try: {hint})");
@@ -185,11 +210,14 @@ impl Faults {
     pub async fn load(&mut self, arguments: &[String]) -> Result<Vec<String>, Refused> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("coppice-load");
         if !program.exists() {
-            return Err("coppice-load is not built (try: cargo build --release --bin coppice-load)".to_owned());
+            let profile = if cfg!(debug_assertions) { "" } else { " --release" };
+            let path = program.display();
+            return Err(format!("there is no {path} (try: cargo build{profile} --bin coppice-load)"));
         }
         let mut command = Command::new(program);
         let arguments = if arguments.is_empty() { &["run".to_owned()] } else { arguments };
-        command.args(arguments).env("COPPICE_ENDPOINTS", &self.endpoints).kill_on_drop(true);
+        // Its own process group: Ctrl-C reaches the demo alone, which ends it.
+        command.args(arguments).env("COPPICE_ENDPOINTS", &self.endpoints).process_group(0).kill_on_drop(true);
         for (name, file) in super::certs::of_client(self.nodes.certs()) {
             command.env(format!("COPPICE_{}", name.replace('-', "_").to_ascii_uppercase()), file);
         }
@@ -220,6 +248,7 @@ impl Faults {
         let lows = lows(&status);
         self.pulse.follow(&lows);
         self.partitions = lows.into_iter().map(|(id, _)| id).collect();
+        self.pulse.quicken(&self.partitions).await;
         let is_hit = |leader: Option<NodeId>| leader.is_some_and(|leader| numbers.contains(&leader.0));
         let led = status.partitions.iter().filter(|partition| is_hit(partition.leader));
         led.map(|partition| partition.id.0).collect()
@@ -274,19 +303,20 @@ impl Faults {
     async fn caught_up(&self, number: u32, since: Instant) -> String {
         let node = NodeId(number);
         while since.elapsed() < CATCH_UP_PATIENCE {
-            let whole = self.status().await.is_some_and(|status| {
-                let up = status.nodes.iter().any(|info| info.id == node && info.up);
-                let mut replicas =
-                    status.partitions.iter().flat_map(|p| &p.replicas).filter(|replica| replica.node == node);
-                up && replicas.all(|replica| is_near(replica) && replica.lag_instances == 0)
-            });
-            if whole {
+            if self.status().await.is_some_and(|status| has_caught_up(&status, node)) {
                 return format!("caught up in {} ms", since.elapsed().as_millis());
             }
             tokio::time::sleep(LOOK).await;
         }
         format!("not caught up after {} s", CATCH_UP_PATIENCE.as_secs())
     }
+}
+
+/// Whether every replica on a node is there, and where its leader is.
+fn has_caught_up(status: &Status, node: NodeId) -> bool {
+    let up = status.nodes.iter().any(|info| info.id == node && info.up);
+    let mut replicas = status.partitions.iter().flat_map(|p| &p.replicas).filter(|replica| replica.node == node);
+    up && replicas.all(|replica| is_near(replica) && replica.lag_instances == 0)
 }
 
 /// The partitions of a cluster with their first keys, without the directory.

@@ -104,6 +104,13 @@ impl Measure {
         self.faults(partitions, None).all(|fault| fault.is_some_and(|fault| fault.over))
     }
 
+    /// True when all of `partitions` have answered since then, writes and reads.
+    #[must_use]
+    pub fn answered_since(&self, partitions: &[u32], since: Duration) -> bool {
+        let is_recent = |key| self.tracks.get(&key).and_then(|track| track.answered).is_some_and(|at| at >= since);
+        partitions.iter().all(|partition| is_recent((*partition, Kind::Write)) && is_recent((*partition, Kind::Read)))
+    }
+
     /// How long no query was answered behind the fault; none: none is.
     #[must_use]
     pub fn query_silence(&self) -> Option<Duration> {

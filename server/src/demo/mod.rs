@@ -5,9 +5,11 @@
 
 mod availability_probe;
 pub mod certs;
+mod completion;
 mod cuts;
 mod faults;
 mod home;
+mod line_editor;
 mod measure;
 mod nodes;
 mod ports;

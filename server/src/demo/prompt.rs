@@ -81,7 +81,7 @@ const WORDS: [(&str, &str); 11] = [
     ("restart N", "start node N again on its own data"),
     ("cut 1|2,3", "nothing passes between these nodes, in either direction"),
     ("slow N 50ms", "every message to and from node N takes so much longer"),
-    ("heal", "end all cuts and delays"),
+    ("heal", "end all cuts and delays, and wait for the nodes that run"),
     ("wait healthy|degraded|TIME", "until the cluster says so, or time passes"),
     ("load ARGS", "run coppice-load against this cluster"),
     ("help", "this"),
@@ -118,6 +118,11 @@ fn parse_words(words: &[String], verbs: &[&str]) -> Result<PromptCommand, String
     })
 }
 
+/// The words of the prompt itself.
+pub fn own_words<'a>() -> impl Iterator<Item = &'a str> {
+    WORDS.iter().filter_map(|(word, _)| word.split(' ').next())
+}
+
 /// What `help` prints.
 #[must_use]
 pub fn help(verbs: &[&str]) -> String {
@@ -134,8 +139,7 @@ fn parse_verb(words: &[String], verbs: &[&str]) -> Result<PromptCommand, String>
     if verbs.contains(&first.as_str()) {
         return Ok(PromptCommand::Verb(words.to_vec()));
     }
-    let own = WORDS.iter().filter_map(|(word, _)| word.split(' ').next());
-    Err(match nearest(first, own.chain(verbs.iter().copied())) {
+    Err(match nearest(first, own_words().chain(verbs.iter().copied())) {
         Some(near) => format!("no command `{first}`; did you mean `{near}`?"),
         None => format!("no command `{first}` (try: help)"),
     })

@@ -1,6 +1,7 @@
 //! A demo from its first line to its last.
 
 use std::io;
+use std::path::Path;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -21,10 +22,10 @@ use super::nodes::{Death, Nodes, Progress};
 use super::prompt::{self, PromptCommand};
 use super::split_keys::split_keys;
 use super::start::{Started, start};
-use super::terminal::Terminal;
+use super::terminal::{Terminal, Typed};
 use crate::cli::args::{Cli, DemoArgs};
 use crate::cli::{Exit, Failure, errors};
-use crate::status_view::{Health, milliseconds};
+use crate::status_view::Health;
 
 /// A cluster that is not whole by then will not be.
 const FORM_TIMEOUT: Duration = Duration::from_secs(20);
@@ -32,6 +33,10 @@ const FORM_TIMEOUT: Duration = Duration::from_secs(20);
 const EXISTS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Nodes whose data stays get this long to flush; all of a demo is gone within 2 s.
 const END_PATIENCE: Duration = Duration::from_millis(1_500);
+/// What was typed at the prompt, in the demo's directory: it goes where the data goes.
+const HISTORY: &str = "history";
+/// What Ctrl-C says where nothing runs.
+const HOW_TO_QUIT: &str = "to stop the cluster: quit, or Ctrl-D";
 /// Verbs of the program that make no sense inside of a demo.
 const NOT_HERE: [&str; 6] = ["demo", "serve", "init", "demo-guard", "completions", "man"];
 
@@ -96,7 +101,10 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
     let mut faults = Faults { nodes, admin, pulse, partitions, endpoints, cuts: Cuts::default() };
     let exit = match script {
         Some(script) => run_script(&mut faults, script, &mut terminal, &mut end).await,
-        None => run_prompt(&mut faults, args, &verbs, &mut terminal, &mut end, &mut deaths).await,
+        None => {
+            let history = (!args.no_prompt).then(|| home.path.join(HISTORY));
+            run_prompt(&mut faults, (&verbs, history.as_deref()), &mut terminal, &mut end, &mut deaths).await
+        }
     };
     let Faults { nodes, pulse, .. } = faults;
     drop(pulse);
@@ -248,59 +256,139 @@ async fn run_script(
     Ok(exit)
 }
 
+/// What the prompt waits for.
+enum Event {
+    Typed(Option<Typed>),
+    Died(Death),
+    Signal(Signal),
+}
+
 async fn run_prompt(
     faults: &mut Faults,
-    args: &DemoArgs,
-    verbs: &[&str],
+    (verbs, history): (&[&str], Option<&Path>),
     terminal: &mut Terminal,
     end: &mut End,
     deaths: &mut mpsc::UnboundedReceiver<Death>,
 ) -> io::Result<Exit> {
     // A sender that is never used keeps the channel open: without a prompt no line ever comes.
-    let (_open, mut lines) = if args.no_prompt { mpsc::channel(1) } else { (mpsc::channel(1).0, terminal.lines()) };
+    let (_open, mut typed) = match history {
+        None => mpsc::channel(1),
+        Some(history) => (mpsc::channel(1).0, terminal.typed(verbs, history)),
+    };
+    let (live, names) = faults.look().await;
     if !terminal.is_interactive() {
-        terminal.line(&live(faults).await)?;
-    } else {
-        terminal.prompt(&live(faults).await)?;
+        terminal.line(&live)?;
     }
-    let mut second = tokio::time::interval(Duration::from_secs(1));
+    terminal.show(live, names);
     loop {
-        tokio::select! {
-            () = end.asked() => return Ok(Exit::Done),
-            Some(death) = deaths.recv() => {
-                terminal.line(&format!("n{} ended unasked: {} (try: restart {})", death.node, death.how, death.node))?;
-                terminal.prompt(&live(faults).await)?;
+        terminal.prompt();
+        let event = tokio::select! {
+            biased;
+            signal = end.signal() => Event::Signal(signal),
+            Some(death) = deaths.recv() => Event::Died(death),
+            typed = typed.recv() => Event::Typed(typed),
+            () = keep_live(faults, terminal), if terminal.is_interactive() => continue,
+        };
+        match event {
+            Event::Signal(Signal::Interrupt) if terminal.is_interactive() => terminal.line(HOW_TO_QUIT)?,
+            Event::Signal(_) | Event::Typed(None) => return Ok(Exit::Done),
+            Event::Died(Death { node, how }) => {
+                terminal.line(&format!("n{node} ended unasked: {how} (try: restart {node})"))?;
             }
-            _ = second.tick(), if terminal.is_interactive() => terminal.live(&live(faults).await)?,
-            line = lines.recv() => {
-                let Some(line) = line else { return Ok(Exit::Done) };
-                terminal.typed();
-                let commands = commands_of(&line, verbs).unwrap_or_else(|sentence| {
-                    terminal.complain(&sentence);
-                    Vec::new()
-                });
-                for command in commands {
-                    if command == PromptCommand::Quit {
-                        return Ok(Exit::Done);
+            Event::Typed(Some(typed)) => {
+                terminal.answered();
+                match typed {
+                    Typed::End => return Ok(Exit::Done),
+                    Typed::Failed(error) => {
+                        terminal.complain(&format!(
+                            "the terminal cannot be read: {error} (try: coppice demo --exec 'status')"
+                        ));
+                        return Ok(Exit::Failed);
                     }
-                    let looks = matches!(command, PromptCommand::Verb(_) | PromptCommand::Wait(_));
-                    tokio::select! {
-                        biased;
-                        outcome = carry_out(faults, &command, terminal) => if let Err(sentence) = outcome? {
-                            terminal.complain(&sentence);
-                        },
-                        // Whoever only looks or waits is interrupted, and not the demo.
-                        signal = end.signal() => if signal != Signal::Interrupt || !looks {
+                    Typed::Interrupt { was_empty: true } => terminal.line(HOW_TO_QUIT)?,
+                    Typed::Interrupt { was_empty: false } => {}
+                    Typed::Line(line) => {
+                        if run_line(faults, &line, verbs, terminal, end).await? == Then::Quit {
                             return Ok(Exit::Done);
-                        },
-                    }
-                    if looks {
-                        end.forget_interrupt();
+                        }
+                        let (live, names) = faults.look().await;
+                        terminal.show(live, names);
                     }
                 }
-                terminal.prompt(&live(faults).await)?;
             }
         }
+    }
+}
+
+/// Whether a prompt goes on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Continue,
+    Quit,
+}
+
+/// Carries out the commands of a line. Ctrl-C ends the one that runs, and those behind it; never the cluster.
+async fn run_line(
+    faults: &mut Faults,
+    line: &[u8],
+    verbs: &[&str],
+    terminal: &mut Terminal,
+    end: &mut End,
+) -> io::Result<Then> {
+    let commands = commands_of(line, verbs).unwrap_or_else(|sentence| {
+        terminal.complain(&sentence);
+        Vec::new()
+    });
+    for command in commands {
+        if command == PromptCommand::Quit {
+            return Ok(Then::Quit);
+        }
+        let outcome = tokio::select! {
+            biased;
+            outcome = carry_out(faults, &command, terminal) => Some(outcome?),
+            signal = end.signal() => match signal {
+                Signal::End => return Ok(Then::Quit),
+                Signal::Interrupt => None,
+            },
+        };
+        // A verb that noticed the interrupt by itself has obeyed it.
+        let was_interrupted = end.forget_interrupt() || outcome.is_none();
+        match outcome {
+            Some(Ok(_)) => {}
+            Some(Err(sentence)) => terminal.complain(&sentence),
+            None => {
+                faults.pulse.calm();
+                // A terminal has printed `^C` where the output stopped.
+                let begin = if terminal.is_interactive() { "\n" } else { "" };
+                terminal.line(&format!("{begin}{}", interrupted(&command)))?;
+            }
+        }
+        if was_interrupted {
+            break;
+        }
+    }
+    Ok(Then::Continue)
+}
+
+/// What is said of a command that Ctrl-C ended.
+fn interrupted(command: &PromptCommand) -> String {
+    const WRITES: [&str; 4] = ["put", "insert", "delete", "cas"];
+    let rest = match command {
+        PromptCommand::Verb(words) if WRITES.iter().any(|verb| words.first().is_some_and(|first| first == verb)) => {
+            "; whether it was executed is not known (try: get)"
+        }
+        PromptCommand::Verb(_) | PromptCommand::Wait(_) | PromptCommand::Load(_) | PromptCommand::Help => "",
+        _ => "; what it had begun stays begun",
+    };
+    format!("interrupted: {command}{rest}")
+}
+
+/// Renews the live line, and what Tab offers, for ever.
+async fn keep_live(faults: &Faults, terminal: &Terminal) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (live, names) = faults.look().await;
+        terminal.show(live, names);
     }
 }
 
@@ -308,19 +396,6 @@ async fn run_prompt(
 fn commands_of(line: &[u8], verbs: &[&str]) -> Result<Vec<PromptCommand>, String> {
     let text = std::str::from_utf8(line);
     prompt::parse(text.map_err(|_| "the line is not UTF-8; other bytes are written with --hex or --base64")?, verbs)
-}
-
-/// The line above the prompt.
-async fn live(faults: &Faults) -> String {
-    let health = faults.health().await;
-    match faults.pulse.recent() {
-        Some(recent) => {
-            let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-            let (p50, p99) = (milliseconds(us(recent.p50)), milliseconds(us(recent.p99)));
-            format!("{health} | pulse {} op/s, p50 {p50}, p99 {p99}", recent.per_second)
-        }
-        None => health,
-    }
 }
 
 async fn carry_out(
@@ -411,9 +486,13 @@ impl End {
         }
     }
 
-    /// A verb that noticed the interrupt by itself has obeyed it.
-    fn forget_interrupt(&mut self) {
-        while self.interrupt.poll_recv(&mut Context::from_waker(Waker::noop())).is_ready() {}
+    /// Whether an interrupt came that nobody has asked for yet; none is left.
+    fn forget_interrupt(&mut self) -> bool {
+        let mut came = false;
+        while self.interrupt.poll_recv(&mut Context::from_waker(Waker::noop())).is_ready() {
+            came = true;
+        }
+        came
     }
 }
 

@@ -1,36 +1,55 @@
-//! The demo's terminal: lines that are typed, and a live line above the prompt. Without a terminal: plain lines.
+//! The demo's terminal. A person's has a line editor and a live line above its prompt; without one: plain lines.
 
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::Path;
 
 use tokio::sync::mpsc;
 
-const PROMPT: &str = "coppice> ";
+use super::completion::Names;
+use super::line_editor::LineEditor;
+
+/// What stands before a command.
+pub(super) const PROMPT: &str = "coppice> ";
 
 /// Lines read before they are carried out; beyond, stdin waits.
 const LINES_AHEAD_MAX: usize = 64;
 
+/// What came from stdin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Typed {
+    /// A line, without its end.
+    Line(Vec<u8>),
+    /// Ctrl-C instead of a line.
+    Interrupt {
+        /// Nothing was typed.
+        was_empty: bool,
+    },
+    /// Ctrl-D, or the end of stdin.
+    End,
+    /// The terminal fails.
+    Failed(String),
+}
+
 /// Stdin and stdout of a demo.
 #[derive(Debug)]
 pub struct Terminal {
-    /// Both ends are a person's.
-    interactive: bool,
-    /// The live line and the prompt below it are on the screen.
-    shown: bool,
+    /// A person's, and what edits the line there.
+    editor: Option<LineEditor>,
     /// Lines are read from stdin: nobody else may.
     reads: bool,
 }
 
 impl Terminal {
-    /// Of the process.
+    /// Of the process, not read yet.
     #[must_use]
     pub fn of_process() -> Self {
-        Self { interactive: io::stdin().is_terminal() && io::stdout().is_terminal(), shown: false, reads: false }
+        Self { editor: None, reads: false }
     }
 
     /// True if somebody may type.
     #[must_use]
     pub fn is_interactive(&self) -> bool {
-        self.interactive
+        self.editor.is_some()
     }
 
     /// True if stdin is the prompt's.
@@ -39,19 +58,47 @@ impl Terminal {
         self.reads
     }
 
-    /// Lines of stdin, read on a thread of their own: a blocked read ends only with the process.
+    /// Reads stdin from now on: by an editor that keeps its `history` in that file if a person sits there, else line by
+    /// line, on a thread of its own: a blocked read ends only with the process.
     #[must_use]
-    pub fn lines(&mut self) -> mpsc::Receiver<Vec<u8>> {
+    pub fn typed(&mut self, verbs: &[&str], history: &Path) -> mpsc::Receiver<Typed> {
         self.reads = true;
-        let (lines, receiver) = mpsc::channel(LINES_AHEAD_MAX);
-        std::thread::spawn(move || {
-            for line in io::stdin().lock().split(b'\n').map_while(Result::ok) {
-                if lines.blocking_send(line).is_err() {
-                    return;
+        let (typed, receiver) = mpsc::channel(LINES_AHEAD_MAX);
+        if io::stdin().is_terminal() && io::stdout().is_terminal() {
+            let verbs = verbs.iter().map(|verb| (*verb).to_owned()).collect();
+            self.editor = LineEditor::start(typed.clone(), verbs, history.to_owned());
+        }
+        if self.editor.is_none() {
+            std::thread::spawn(move || {
+                for line in io::stdin().lock().split(b'\n').map_while(Result::ok) {
+                    if typed.blocking_send(Typed::Line(line)).is_err() {
+                        return;
+                    }
                 }
-            }
-        });
+            });
+        }
         receiver
+    }
+
+    /// Shows the prompt to a person, unless it stands there.
+    pub fn prompt(&self) {
+        if let Some(editor) = &self.editor {
+            editor.ask();
+        }
+    }
+
+    /// What was typed has arrived: the cursor stands at the beginning of a new line.
+    pub fn answered(&self) {
+        if let Some(editor) = &self.editor {
+            editor.answered();
+        }
+    }
+
+    /// What the live line says, and what Tab offers.
+    pub fn show(&self, live: String, names: Names) {
+        if let Some(editor) = &self.editor {
+            editor.show(live, names);
+        }
     }
 
     /// Says on stderr what is wrong with a command. If nobody reads that, the demo goes on.
@@ -59,64 +106,25 @@ impl Terminal {
         let _ = writeln!(io::stderr(), "error: {sentence}");
     }
 
-    /// Prints a line. What stood on the prompt is overwritten.
+    /// Prints a line, above what is being typed.
     ///
     /// # Errors
     /// That of stdout.
-    pub fn line(&mut self, text: &str) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        if std::mem::take(&mut self.shown) {
-            write!(out, "\r\x1b[2K")?;
+    pub fn line(&self, text: &str) -> io::Result<()> {
+        if let Some(editor) = self.editor.as_ref().filter(|editor| editor.reads()) {
+            editor.print(text);
+            return Ok(());
         }
+        let mut out = io::stdout().lock();
         writeln!(out, "{text}")?;
         out.flush()
-    }
-
-    /// Shows the live line and the prompt below it.
-    ///
-    /// # Errors
-    /// That of stdout.
-    pub fn prompt(&mut self, live: &str) -> io::Result<()> {
-        if !self.interactive {
-            return Ok(());
-        }
-        let mut out = io::stdout().lock();
-        write!(out, "{}\n{PROMPT}", fitted(live))?;
-        self.shown = true;
-        out.flush()
-    }
-
-    /// Renews the live line and leaves what is being typed alone.
-    ///
-    /// # Errors
-    /// That of stdout.
-    pub fn live(&mut self, live: &str) -> io::Result<()> {
-        if !self.shown {
-            return Ok(());
-        }
-        let mut out = io::stdout().lock();
-        // Save the cursor, one line up, clear it, write, restore.
-        write!(out, "\x1b7\x1b[1A\r\x1b[2K{}\x1b8", fitted(live))?;
-        out.flush()
-    }
-
-    /// Notes that a line was typed: the cursor stands at the beginning of a new one.
-    pub fn typed(&mut self) {
-        self.shown = false;
     }
 
     /// Echoes a command that nobody typed, as a transcript would show it.
     ///
     /// # Errors
     /// That of stdout.
-    pub fn echo(&mut self, command: &str) -> io::Result<()> {
+    pub fn echo(&self, command: &str) -> io::Result<()> {
         self.line(&format!("{PROMPT}{command}"))
     }
-}
-
-/// A line that does not wrap: one that did could not be renewed in place.
-fn fitted(text: &str) -> String {
-    let width = rustix::termios::tcgetwinsize(io::stdout()).map_or(80, |size| usize::from(size.ws_col));
-    let width = if width == 0 { 80 } else { width };
-    text.chars().take(width.saturating_sub(1)).collect()
 }

@@ -16,6 +16,7 @@ mod lost_quorum;
 mod membership;
 mod nodes;
 mod operate;
+mod prompt;
 mod readme;
 #[cfg(feature = "failpoints")]
 mod recovery;

@@ -61,6 +61,7 @@ const ROOMS: &[Room] = &[
             "prometheus-client",
             "rcgen",
             "rustix",
+            "rustyline",
             "serde",
             "serde_json",
             "sled",
