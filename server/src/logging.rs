@@ -6,7 +6,7 @@
 //! use coppice_server::logging::{self, Format};
 //!
 //! let logging = logging::init(&logging::spec(None, "info"), Format::Auto)?;
-//! tracing::info!(partition = "p1", "leads");
+//! tracing::info!(partition = "p1", "this node leads");
 //! logging.set_level("info,coppice_server::log=debug")?;
 //! # Ok::<(), logging::LogError>(())
 //! ```

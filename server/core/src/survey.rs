@@ -81,13 +81,44 @@ const INTERVAL_CALM: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Schedule {
     last: Option<Time>,
+    /// Nodes that did not answer lately, and how many surveys in a row.
+    silent: BTreeMap<NodeId, u32>,
+}
+
+/// One survey that a node does not answer may have found it busy.
+const SILENT_MAX: u32 = 2;
+
+/// A node is down, or is up again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeNews {
+    pub node: NodeId,
+    pub is_up: bool,
 }
 
 impl Schedule {
+    /// A survey that the node `own` made by itself was answered by those that `answered`. What is new about the others.
+    pub fn note(&mut self, map: &PartitionMap, own: NodeId, answered: impl Fn(NodeId) -> bool) -> Vec<NodeNews> {
+        self.silent.retain(|node, _| members(map).any(|member| member == *node));
+        let mut news = Vec::new();
+        for node in members(map).filter(|&node| node != own) {
+            if answered(node) {
+                let was_down = self.silent.remove(&node).is_some_and(|surveys| surveys >= SILENT_MAX);
+                news.extend(was_down.then_some(NodeNews { node, is_up: true }));
+            } else {
+                let surveys = self.silent.entry(node).or_default();
+                *surveys = surveys.saturating_add(1);
+                news.extend((*surveys == SILENT_MAX).then_some(NodeNews { node, is_up: false }));
+            }
+        }
+        news
+    }
+
     /// Whether it asks now. `rests`: nothing is decided there. A node without a map has nobody to ask, and one that is
     /// about to stop need not know.
     pub fn is_due(&mut self, now: Time, map: &PartitionMap, rests: bool, is_draining: bool) -> bool {
-        let interval = if rests { INTERVAL_CALM } else { INTERVAL };
+        // Who was silent once is asked again soon.
+        let doubts = self.silent.values().any(|&surveys| surveys < SILENT_MAX);
+        let interval = if rests && !doubts { INTERVAL_CALM } else { INTERVAL };
         if self.last.is_some_and(|last| now.since(last) < interval) {
             return false;
         }
@@ -141,6 +172,31 @@ mod tests {
         assert!(schedule.is_due(at(INTERVAL * 2 + INTERVAL_CALM), &map, true, false));
         assert!(!Schedule::default().is_due(Time::ZERO, &map, false, true), "it is about to stop");
         assert!(!Schedule::default().is_due(Time::ZERO, &PartitionMap::default(), false, false));
+    }
+
+    #[test]
+    fn a_node_is_down_once_it_was_silent_twice_and_that_is_told_once() {
+        let mut schedule = Schedule::default();
+        let mut note = |answers: &[u32]| {
+            let news = schedule.note(&map(), NodeId(1), |node| answers.contains(&node.0));
+            news.into_iter().map(|news| (news.node.0, news.is_up)).collect::<Vec<_>>()
+        };
+        assert_eq!([note(&[2, 3]), note(&[2]), note(&[2, 3]), note(&[2])], [[], [], [], []], "it was busy");
+        assert_eq!(note(&[2]), [(3, false)]);
+        assert_eq!(note(&[]), []);
+        assert_eq!(note(&[3]), [(2, false), (3, true)]);
+        assert_eq!(note(&[2, 3]), [(2, true)]);
+    }
+
+    #[test]
+    fn a_node_that_was_silent_once_is_asked_again_soon() {
+        let map = PartitionMap { version: MapVersion(1), ..map() };
+        let (mut schedule, at) = (Schedule::default(), |interval: Duration| Time(interval.as_nanos() as u64));
+        assert!(schedule.is_due(at(INTERVAL), &map, true, false));
+        schedule.note(&map, NodeId(1), |node| node == NodeId(2));
+        assert!(schedule.is_due(at(INTERVAL * 2), &map, true, false));
+        schedule.note(&map, NodeId(1), |node| node == NodeId(2));
+        assert!(!schedule.is_due(at(INTERVAL * 3), &map, true, false), "it is down");
     }
 
     #[test]

@@ -66,12 +66,12 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
         Ok(node) => node,
         Err(error) => return Ok(Err(start_failure(&error, &config))),
     };
-    runtime.block_on(async {
+    let asked_by = runtime.block_on(async {
         if node.identity().is_none() {
             announce(output, "waiting for init", &node, &config)?;
             notify("STATUS=waiting for init");
-            if signals.until(args, &logging, joined(&node)).await {
-                return io::Result::Ok(());
+            if let Some(signal) = signals.until(args, &logging, joined(&node)).await {
+                return io::Result::Ok(Some(signal));
             }
         }
         if signals.until(args, &logging, recovered(&node)).await {
@@ -79,11 +79,12 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
         }
         announce(output, "ready", &node, &config)?;
         notify("READY=1\nSTATUS=ready");
-        signals.until(args, &logging, std::future::pending()).await;
-        Ok(())
+        Ok(signals.until(args, &logging, std::future::pending()).await)
     })?;
     notify("STOPPING=1");
+    tracing::info!(signal = asked_by, "this node stops: its leaderships move first");
     stop(node, &runtime, signals);
+    tracing::info!("this node has stopped");
     Ok(Ok(Exit::Done))
 }
 
@@ -186,14 +187,19 @@ impl Signals {
         })
     }
 
-    /// Waits for `event` (false) or the end (true), and rereads the log level on SIGHUP meanwhile.
-    async fn until(&mut self, args: &ServeArgs, logging: &Logging, event: impl Future<Output = ()>) -> bool {
+    /// Waits for `event` (none) or a signal that ends the node, and rereads the log level on SIGHUP meanwhile.
+    async fn until(
+        &mut self,
+        args: &ServeArgs,
+        logging: &Logging,
+        event: impl Future<Output = ()>,
+    ) -> Option<&'static str> {
         tokio::pin!(event);
         loop {
             tokio::select! {
-                () = &mut event => return false,
-                _ = self.terminate.recv() => return true,
-                _ = self.interrupt.recv() => return true,
+                () = &mut event => return None,
+                _ = self.terminate.recv() => return Some("SIGTERM"),
+                _ = self.interrupt.recv() => return Some("SIGINT"),
                 _ = self.reread.recv() => reread(args, logging),
             }
         }

@@ -38,12 +38,14 @@ impl Control {
                 failpoint!("control.removed");
                 shared.cluster.set_leader(group, None);
                 shared.metrics.forget_partition(group);
-                tracing::info!(partition = %group, %replica, "the replica here was removed");
+                tracing::debug!(partition = %group, %replica, "the replica here was removed");
             }
             Effect::DeleteCheckpoints(group) => super::snapshots::delete_checkpoints(self, group),
             Effect::Map(map) => self.use_map(map),
             Effect::Link(node, address) => self.link(node, &address),
             Effect::Unlink(node) => self.unlink(node),
+            Effect::ChangeBegun(name, change) => tracing::info!(%name, %change, "a change of the cluster begins"),
+            Effect::ChangeEnded(name, outcome) => tracing::info!(%name, %outcome, "a change of the cluster has ended"),
             Effect::SettingsUnknown => {
                 tracing::warn!("the directory holds settings that this version does not know; the known ones stay");
             }
@@ -51,7 +53,7 @@ impl Control {
                 shared.cluster.set_access(Arc::clone(&access));
                 if is_followed {
                     let users = access.users().len();
-                    tracing::info!(on = access.is_on(), users, "access control follows the directory");
+                    tracing::debug!(on = access.is_on(), users, "access control follows the directory");
                     self.outbox.on_all(|| {
                         let access = Arc::clone(&access);
                         move |thread: &mut WorkerThread| thread.apply_access(&access)
@@ -90,7 +92,7 @@ impl Control {
                     let decided = decide_here(&shared, (*command).clone()).await;
                     match &decided {
                         Ok(DirectoryReply::Refused(reason)) => {
-                            tracing::info!(?command, %reason, "the directory refused a step of a topology change");
+                            tracing::debug!(?command, %reason, "the directory refused a step of a topology change");
                         }
                         Ok(_) => {}
                         Err(error) => tracing::debug!(?command, %error, "a step is not decided yet"),
@@ -99,7 +101,7 @@ impl Control {
                 });
             }
             Effect::Configure { leader, partition, expected, configuration } => {
-                tracing::info!(%partition, %configuration, "a new configuration is proposed");
+                tracing::debug!(%partition, %configuration, "a new configuration is proposed");
                 if shared.own.identity().is_some_and(|own| own.node == leader) {
                     return configure(&shared, partition, expected, configuration);
                 }

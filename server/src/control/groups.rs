@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coppice_client::map::{NodeState, PartitionMap};
 use coppice_client::wire::{NodeId, PartitionId};
@@ -21,6 +22,9 @@ use crate::start_error::StorageError;
 
 /// What the log says of a node that has forgotten promises.
 const COPY_FOUND: &str = "this node runs on a copy of its data directory: it votes no more";
+
+/// A flush that takes longer holds up every write of the node; a sound disk takes a few milliseconds.
+const SLOW_FLUSH: Duration = Duration::from_millis(100);
 
 impl Control {
     /// Opens the log of a node that has just got its identity: there is nothing in it.
@@ -95,7 +99,7 @@ impl Control {
         let Some((checkpoints, _)) = &self.storage.checkpoints else { return };
         for group in self.controller.replicas().stale(checkpoints.partitions().unwrap_or_default()) {
             match checkpoints.remove(group) {
-                Ok(()) => tracing::info!(partition = %group, "checkpoints of a removed replica were deleted"),
+                Ok(()) => tracing::debug!(partition = %group, "checkpoints of a removed replica were deleted"),
                 Err(error) => {
                     tracing::warn!(partition = %group, %error, "checkpoints of a removed replica could not be deleted")
                 }
@@ -144,7 +148,7 @@ impl Control {
         failpoint!("control.created");
         let (partition, replica, instance) = (start.group, start.me, start.snapshot);
         match start.is_new {
-            true => tracing::info!(%partition, %replica, %instance, "a replica begins here"),
+            true => tracing::debug!(%partition, %replica, %instance, "a replica begins here"),
             false => tracing::debug!(%partition, %replica, %instance, "a replica goes on"),
         }
         self.shared.recovery.note(RecoveryStep::Replay(partition), 0, start.recovered.decided());
@@ -214,6 +218,10 @@ pub(super) fn hooks(
     Hooks {
         flushed: Box::new(move |flushed| {
             metrics.flushed(flushed.took, flushed.records as u64);
+            if flushed.took >= SLOW_FLUSH {
+                let took_ms = flushed.took.as_millis() as u64;
+                tracing::warn!(took_ms, records = flushed.records, "slow flush");
+            }
             flush.note(&flushed);
             shared.looked(flushed.looked);
             // Before the completions: a vote never leaves ahead of the position that it raised.

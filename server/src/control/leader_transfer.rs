@@ -87,7 +87,7 @@ pub(super) fn answer_transfer(
 
 /// The controller has the leader of a group transfer its leadership.
 pub(super) fn request(control: &Control, leader: NodeId, partition: PartitionId, to: NodeId) {
-    tracing::info!(%partition, from = %leader, %to, "leader transfer begins");
+    tracing::debug!(%partition, from = %leader, %to, "leader transfer begins");
     let (shared, within) = (Arc::clone(&control.shared), control.controller.settings().leader_transfer_timeout);
     crate::task::spawn(async move {
         if is_own(&shared, leader) {

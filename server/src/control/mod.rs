@@ -323,6 +323,8 @@ impl Control {
         let full = limit > 0 && used > limit;
         if full && !self.shared.usage.memory_is_full() {
             tracing::warn!(used, limit, "memory limit reached: writes that grow are refused");
+        } else if !full && self.shared.usage.memory_is_full() {
+            tracing::info!(used, limit, "memory is below its limit again");
         }
         self.shared.usage.set_memory_used(used, limit);
     }

@@ -85,7 +85,7 @@ pub(super) fn fetch(control: &mut Control, id: FetchId, group: PartitionId, from
                 tracing::info!(partition = %group, %instance, %from, "a snapshot from a peer is in place");
             }
             Err(error @ FetchError::Unwanted) => {
-                tracing::info!(partition = %group, %from, %error, "asking again");
+                tracing::debug!(partition = %group, %from, %error, "asking again");
             }
             Err(error) => tracing::warn!(partition = %group, %from, %error, "no snapshot yet; asking again"),
         }

@@ -10,7 +10,7 @@ use coppice_client::wire::{NodeId, NodeStatus, PartitionId, Status, StatusGet};
 use coppice_core::digests::{Comparison, Digests};
 use coppice_core::question::{Answer, Question};
 use coppice_core::status::{Capacity, Condition, LocalReplica, LocalStatus, overview, tolerated_failures};
-use coppice_core::survey;
+use coppice_core::survey::{self, NodeNews};
 use coppice_core::worker::GroupStatus;
 use tokio::sync::oneshot;
 
@@ -174,6 +174,15 @@ pub(super) fn survey_if_due(control: &mut Control, rests: bool) {
             shared.metrics.digest_mismatch();
             tracing::error!("replicas differ: {text}");
         }
+        let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
+        shared.call(move |control| {
+            for NodeNews { node, is_up } in control.surveys.note(&map, own, |node| known.contains_key(&node)) {
+                match is_up {
+                    true => tracing::info!(%node, "a node is up again"),
+                    false => tracing::warn!(%node, "a node is down: it does not answer"),
+                }
+            }
+        });
     });
 }
 

@@ -250,7 +250,10 @@ impl Link {
             let ended = match opened {
                 Opened::Stands(stream) => self.serve(Rc::new(stream), &opening).await,
                 Opened::Refused(reason) => {
-                    tracing::warn!(node = %self.node, %reason, "no link to a node");
+                    // A cluster is being formed, most likely: the other one is about to be told who it is.
+                    if refusals > 0 {
+                        tracing::warn!(node = %self.node, %reason, "no link to a node");
+                    }
                     Ended::Refused
                 }
             };

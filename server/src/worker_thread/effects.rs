@@ -225,18 +225,18 @@ fn told(
 /// For whoever reads the log.
 fn log(partition: PartitionId, note: Note) {
     match note {
-        Note::Leads(ballot) => tracing::debug!(%partition, %ballot, "this node leads"),
+        Note::Leads(ballot) => tracing::info!(%partition, %ballot, "this node leads"),
+        Note::LeadsNoMore(ballot) => tracing::info!(%partition, %ballot, "this node leads no more"),
         Note::Follows(leader, ballot) => tracing::debug!(%partition, %ballot, leader = ?leader, "this node follows"),
-        Note::Configured(_, configuration) => tracing::info!(%partition, %configuration, "configuration decided"),
+        Note::Configured(_, configuration) => tracing::debug!(%partition, %configuration, "configuration decided"),
         Note::HasNoRounds(replica, ballot) => tracing::error!(
             %partition, %replica, %ballot,
-            "the log holds a promise that no election made, so this replica can neither vote nor lead: replace this \
-             node (`coppice node replace`)"
+            "the log holds a promise that no election made; replace this node"
         ),
         Note::TransferWhenFull(to) => {
             tracing::info!(%partition, %to, "disk or memory is full: leader transfer begins");
         }
-        Note::TransferFailed(to) => tracing::info!(%partition, %to, "leader transfer timed out"),
+        Note::TransferFailed(to) => tracing::debug!(%partition, %to, "leader transfer timed out"),
         Note::Tuned(account) => {
             let coppice_ordering::tuning::Account { tuning, choice, bottleneck, .. } = *account;
             let (command_bytes, cost) = (account.command_bytes, account.cost);

@@ -12,6 +12,7 @@ mod demo;
 mod foreign_nodes;
 mod forming;
 mod full_disks;
+mod logs;
 mod lost_quorum;
 mod membership;
 mod nodes;

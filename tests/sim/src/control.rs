@@ -244,6 +244,7 @@ impl World {
             Effect::Map(map) => self.use_map(node, &map),
             // The network knows where nodes are; there are no users, and all settings are known.
             Effect::Link(..) | Effect::Unlink(_) | Effect::Access { .. } | Effect::SettingsUnknown => {}
+            Effect::ChangeBegun(..) | Effect::ChangeEnded(..) => {}
             Effect::AskForMap => {
                 let (from, boot) = (self.draws.world.below(self.nodes.len()), self.nodes[node].boot);
                 let at = self.now + self.net.delay();

@@ -220,6 +220,8 @@ pub fn show_wanted(effect: &Wanted) -> String {
         Wanted::Map(map) => format!("use map {}", map.version),
         Wanted::Link(node, address) => format!("link {node} at {address}"),
         Wanted::Unlink(node) => format!("unlink {node}"),
+        Wanted::ChangeBegun(name, change) => format!("change {name} begins: {change}"),
+        Wanted::ChangeEnded(name, outcome) => format!("change {name} has ended: {outcome}"),
         Wanted::SettingsUnknown => "settings are unknown".into(),
         Wanted::Access { access, .. } => format!("access on {}", access.is_on()),
         Wanted::AskForMap => "ask for the map".into(),

@@ -6,6 +6,7 @@
 mod citations;
 mod failpoint_names;
 mod hazard_table;
+mod log_messages;
 mod manifests;
 mod mutant_names;
 mod names;
@@ -18,6 +19,7 @@ use std::{fs, io};
 pub use citations::{citations, cited_files};
 pub use failpoint_names::{FAILPOINTS_MIN, failpoint_names};
 pub use hazard_table::{HazardReport, directed_test, hazard_table};
+pub use log_messages::log_messages;
 pub use manifests::{Metadata, crate_counts, imports, workspace_shape};
 pub use mutant_names::mutant_names;
 pub use names::names;

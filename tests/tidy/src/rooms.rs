@@ -172,6 +172,7 @@ const ORDERS: &[Order] = &[
             "citations",
             "failpoint_names",
             "hazard_table",
+            "log_messages",
             "manifests",
             "mutant_names",
             "names",

@@ -140,6 +140,26 @@ fn what_is_cited_exists() {
 }
 
 #[test]
+fn the_manual_lists_what_is_logged() {
+    none(tidy::log_messages(&sources()));
+    let page = "### 4.3 Logs\n\n| info | `a node is up`, `it differs: ..` | when |\n| warn | `it is full (a (b))` | then |\n\n## 5";
+    let complaints =
+        |text: &str| tidy::log_messages(&[file("docs/operations.md", page), file("server/src/a.rs", text)].concat());
+    let right = "tracing::info!(%node, x = f(\"b\"), \"a node is up\");\ntracing::info!(\"it differs: {text}\");\n\
+                 tracing::warn!(\"it is \\\n    full (a (b))\");\ntracing::debug!(\"inside\");";
+    assert_eq!(complaints(right), [""; 0]);
+    let other = right.replace("a node is up", "a node is here");
+    assert_eq!(
+        complaints(&other),
+        [
+            "server/src/a.rs: docs/operations.md 4.3 has no row `a node is here` at info",
+            "docs/operations.md: nobody logs `a node is up` at info"
+        ]
+    );
+    assert_eq!(complaints(&right.replace("warn!", "info!")).len(), 2, "at another level");
+}
+
+#[test]
 fn source_files_that_comments_and_pages_name_exist() {
     none(tidy::cited_files(&sources()));
     let places = [file("server/src/net/link.rs", ""), file("server/src/net/dial.rs", "")].concat();

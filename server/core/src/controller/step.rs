@@ -7,13 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::map::PartitionMap;
-use coppice_client::wire::{self, AdminReply, MapVersion, NodeId, PartitionId, ReshapeRequest, Reshaped};
+use coppice_client::wire::{self, AdminReply, ChangeId, MapVersion, NodeId, PartitionId, ReshapeRequest, Reshaped};
 use coppice_ordering::{Configuration, Instance, ReplicaId};
 
 use super::adoption::ClusterState;
 use super::transfer::{Reached, TransferId, TransferOutcome};
 use crate::access::Access;
-use crate::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState};
+use crate::machine::directory::{Change, ChangeOutcome, DirectoryCommand, DirectoryReply, DirectoryState};
 use crate::question::Identified;
 use crate::replay::{Entry as LogEntry, GroupReplay};
 use crate::replica_manager::{CreateRequest, Start, StateLost};
@@ -190,6 +190,10 @@ pub enum Effect {
     Link(NodeId, String),
     /// The link to the node is to close.
     Unlink(NodeId),
+    /// A change of the cluster's shape has begun, as the leader of the directory sees it.
+    ChangeBegun(ChangeId, Change),
+    /// It has ended.
+    ChangeEnded(ChangeId, ChangeOutcome),
     /// The directory holds settings that this version does not know: those in use stay.
     SettingsUnknown,
     /// Who may do what: for whoever connects from now on and, where it `is_followed`, for the connections that stand.

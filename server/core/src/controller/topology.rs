@@ -98,9 +98,20 @@ impl Controller {
     }
 
     pub(super) fn on_directory(&mut self, state: Arc<DirectoryState>) {
-        self.topology.directory = Some(Arc::clone(&state));
+        let before = self.topology.directory.replace(Arc::clone(&state));
+        if let Some(before) = before.filter(|_| self.drives()) {
+            self.tell_changes(&before, &state);
+        }
         self.drive();
         self.adopt(&state.map, &state.settings, &state.users);
+    }
+
+    /// What has begun and ended from one state of the directory to the next.
+    fn tell_changes(&mut self, before: &DirectoryState, state: &DirectoryState) {
+        let begun = state.changes.iter().filter(|(id, _)| !before.changes.contains_key(id));
+        self.effects.extend(begun.map(|(&id, change)| Effect::ChangeBegun(id, change.clone())));
+        let ended = state.ended.iter().filter(|(id, _)| before.ended(*id).is_none());
+        self.effects.extend(ended.map(|&(id, outcome)| Effect::ChangeEnded(id, outcome)));
     }
 
     /// The ticket of a change of boundaries is released.

@@ -322,6 +322,9 @@ impl Worker {
                     failpoint!("worker.leads");
                 }
                 ReplicaEffect::Following { leader, ballot } => {
+                    if self.cluster.node.is_some() && self.cluster.leaders.get(&id).copied() == self.cluster.node {
+                        self.effects.push(Effect::Note(id, Note::LeadsNoMore(ballot)));
+                    }
                     self.effects.push(Effect::Note(id, Note::Follows(leader, ballot)));
                     self.on_role(id);
                     if id == PartitionId::DIRECTORY {

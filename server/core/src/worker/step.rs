@@ -349,6 +349,8 @@ pub enum Note {
     Leads(Ballot),
     /// It does not.
     Follows(Option<ReplicaId>, Ballot),
+    /// It led until now, and has promised this ballot.
+    LeadsNoMore(Ballot),
     /// These replicate the group from this instance on.
     Configured(Instance, Configuration),
     /// Its log holds a promise that no election made, so it can neither vote nor lead.

@@ -5,6 +5,7 @@
 //! it. At most one change touches a group at a time. It does not know which nodes are alive: that is asked before.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use bytes::Bytes;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, ReplicaInfo, Role};
@@ -48,6 +49,32 @@ pub struct Move {
     pub remove: Vec<ReplicaId>,
     /// It was called off: the learners go again, unless they vote already.
     pub cancelled: bool,
+}
+
+impl fmt::Display for Change {
+    /// What an operator would call it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Move(Move { partition, cancelled: false, .. }) => write!(f, "move of {partition}"),
+            Change::Move(Move { partition, .. }) => write!(f, "move of {partition}, called off"),
+            Change::Split(BoundaryChange { step, .. }) | Change::Merge(BoundaryChange { step, .. }) => match step {
+                BoundaryStep::Split { parent, child, .. } => write!(f, "split of {parent} into {parent} and {child}"),
+                BoundaryStep::Seal { partition, target } | BoundaryStep::Join { partition, target } => {
+                    write!(f, "merge of {partition} into {target}")
+                }
+            },
+        }
+    }
+}
+
+impl fmt::Display for ChangeOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChangeOutcome::Done => f.write_str("done"),
+            ChangeOutcome::Made(partition) => write!(f, "made {partition}"),
+            ChangeOutcome::Cancelled => f.write_str("called off"),
+        }
+    }
 }
 
 impl Change {
