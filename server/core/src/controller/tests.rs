@@ -8,7 +8,7 @@ use coppice_ordering::{Ballot, Configuration, Instance, ReplicaId};
 
 use super::*;
 use crate::machine::Machine;
-use crate::machine::directory::{DirectoryCommand, DirectoryState, Reshape};
+use crate::machine::directory::{Change, ChangeOutcome, DirectoryCommand, DirectoryState, Move, Reshape};
 use crate::machine::partition::{Fork, Partition};
 use crate::question::Identified;
 use crate::replay::{Entry as LogEntry, GroupReplay};
@@ -128,6 +128,8 @@ fn said(effect: &Effect) -> Option<String> {
         Effect::Survey => "survey".into(),
         Effect::AskForMap => "ask for the map".into(),
         Effect::Assign(node, _) => format!("assign {node}"),
+        Effect::ChangeBegun(name, change) => format!("{name} begins: {change}"),
+        Effect::ChangeEnded(name, outcome) => format!("{name} has ended: {outcome}"),
         Effect::Median { partition, leader, .. } => format!("median of {partition} from {leader}"),
         Effect::Identify { address, .. } => format!("who is at {address}?"),
         Effect::Begin(_, command, _) => format!("begin {command:?}"),
@@ -255,6 +257,31 @@ fn whoever_knows_no_leader_of_the_directory_asks_for_the_map_and_whoever_leads_i
     let status = LocalStatus { replicas: [(PARENT, leads)].into(), map_version: 1, ..LocalStatus::default() };
     let view = View::new([(NodeId(3), status)].into());
     assert_eq!(node.tell(Input::View(Box::new(view))), ["p1 is led from n3"]);
+}
+
+#[test]
+fn the_leader_of_the_directory_tells_once_that_a_change_begins_and_that_it_has_ended() {
+    let mut node = Node::new();
+    let Input::Map(map) = map(1, &[1, 2, 3], &[]) else { unreachable!() };
+    let (name, none) = (ChangeId(7), Vec::new());
+    let state = |changes: &[ChangeId], ended: &[ChangeId]| {
+        let change = Move { partition: PARENT, add: none.clone(), remove: none.clone(), cancelled: false };
+        let state = DirectoryState {
+            map: (*map).clone(),
+            changes: changes.iter().map(|&name| (name, Change::Move(change.clone()))).collect(),
+            ended: ended.iter().map(|&name| (name, ChangeOutcome::Done)).collect(),
+            ..DirectoryState::default()
+        };
+        Input::Report(Report::Directory(Arc::new(state)))
+    };
+    let told = |said: Vec<String>| said.into_iter().filter(|said| said != "survey").collect::<Vec<_>>();
+    node.tell(state(&[], &[]));
+    assert_eq!(told(node.tell(state(&[name], &[]))), [""; 0], "another one leads, and tells");
+    node.tell(Input::Report(Report::Led(PartitionId::DIRECTORY, Some(OWN))));
+    let other = ChangeId(8);
+    assert_eq!(told(node.tell(state(&[name, other], &[]))), [format!("{other} begins: move of p1")]);
+    assert_eq!(told(node.tell(state(&[other], &[name]))), [format!("{name} has ended: done")]);
+    assert_eq!(told(node.tell(state(&[other], &[name]))), [""; 0]);
 }
 
 #[test]
