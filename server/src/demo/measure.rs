@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Latencies older than this do not count for the live line.
-const RECENT: Duration = Duration::from_secs(5);
+/// Latencies older than this do not count for the live line. Five calm beats.
+const RECENT: Duration = Duration::from_secs(10);
 
 /// What the pulse does in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
