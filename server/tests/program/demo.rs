@@ -253,6 +253,17 @@ fn a_node_that_dies_unasked_is_reported() {
     demo.nothing_is_left();
 }
 
+/// `heal` waited a minute for the dead node, and failed.
+#[test]
+fn healing_does_not_wait_for_a_node_that_is_dead() {
+    let _beside = demo_beside_others();
+    let scratch = Scratch::new("demo");
+    let output = command(&scratch, &["--exec", "kill 1; slow 2 1ms; heal"]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("coppice> heal\ndegraded: ") && said.ends_with("(try: restart 1)\n"), "{said}");
+}
+
 #[test]
 fn a_cut_node_is_missed_and_healing_brings_it_back() {
     let _beside = demo_beside_others();
