@@ -26,7 +26,8 @@ pub struct Names {
     pub partitions: Vec<u32>,
 }
 
-/// Where the word begins that `line` ends with, and what it may become.
+/// Where the word begins that `line` ends with, and what it may become. `program` is built: its verbs have the global
+/// flags too.
 #[must_use]
 pub fn candidates(line: &str, program: &Command, verbs: &[&str], names: &Names) -> (usize, Vec<String>) {
     let command = line.rfind(';').map_or(0, |at| at + 1);
@@ -93,7 +94,7 @@ fn of_verb(words: &[&str], word: &str, program: &Command, names: &Names) -> Vec<
         } else if let Some(inner) = command.find_subcommand(word).filter(|_| given == 0) {
             command = inner;
         } else if let Some(name) = long {
-            flag = flags(command, program).find(|arg| arg.get_long() == Some(name)).filter(|arg| takes_value(arg));
+            flag = command.get_arguments().find(|arg| arg.get_long() == Some(name)).filter(|arg| takes_value(arg));
         } else if !word.starts_with('-') {
             given += 1;
         }
@@ -102,17 +103,13 @@ fn of_verb(words: &[&str], word: &str, program: &Command, names: &Names) -> Vec<
         return values(flag, command, names);
     }
     if word.starts_with('-') {
-        let shown = flags(command, program).filter(|arg| !arg.is_hide_set());
+        let shown = command.get_arguments().filter(|arg| !arg.is_hide_set());
         return shown.filter_map(Arg::get_long).map(|long| format!("--{long}")).collect();
     }
     let inner = command.get_subcommands().filter(|inner| given == 0 && !inner.is_hide_set());
     let inner = inner.map(|inner| inner.get_name().to_owned()).filter(|name| name != "help");
     let value = command.get_positionals().nth(given).map(|arg| values(arg, command, names));
     inner.chain(value.unwrap_or_default()).collect()
-}
-
-fn flags<'a>(command: &'a Command, program: &'a Command) -> impl Iterator<Item = &'a Arg> {
-    command.get_arguments().chain(program.get_arguments().filter(|arg| arg.is_global_set()))
 }
 
 fn takes_value(arg: &Arg) -> bool {
@@ -196,7 +193,10 @@ mod tests {
         assert_eq!(offered("config set leader_transfer"), ["leader_transfer_timeout"]);
         assert_eq!(offered("config set window "), [""; 0]);
         assert_eq!(offered("get w"), [""; 0], "keys of the data are nobody's to guess");
-        assert_eq!(offered("status --wa"), ["--watch"]);
+        assert_eq!(
+            (offered("status --wa"), offered("get k --timeo")),
+            (strings(&["--watch"]), strings(&["--timeout"]))
+        );
         assert_eq!(offered("status --output js"), ["json", "jsonl"]);
         assert_eq!(offered("tuning p"), ["predict", "p0", "p1", "p12"]);
     }
