@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use super::measure::{Kind, Measure, Recent};
 use crate::cli::latency_probe::below;
 
-/// While nothing happens. Each command wakes its group, whose leader then sends heartbeats for a while: beats of a second
-/// alone would take more than all else that an idle demo does.
+/// While nothing happens. Each command wakes its group, whose leader then sends heartbeats for a while: at a beat a
+/// second that takes more than all else that an idle demo does.
 const CALM_BEAT: Duration = Duration::from_secs(2);
 /// Around a fault: its beginning and its end are then known to a few milliseconds.
 const FAST_BEAT: Duration = Duration::from_millis(4);

@@ -142,7 +142,8 @@ fn what_is_cited_exists() {
 #[test]
 fn the_manual_lists_what_is_logged() {
     none(tidy::log_messages(&sources()));
-    let page = "### 4.3 Logs\n\n| info | `a node is up`, `it differs: ..` | when |\n| warn | `it is full (a (b))` | then |\n\n## 5";
+    let page = "### 4.3 Logs\n\n| info | `a node is up`, `it differs: ..` | when |\n\
+                | warn | `it is full (a (b))` | then |\n\n## 5";
     let complaints =
         |text: &str| tidy::log_messages(&[file("docs/operations.md", page), file("server/src/a.rs", text)].concat());
     let right = "tracing::info!(%node, x = f(\"b\"), \"a node is up\");\ntracing::info!(\"it differs: {text}\");\n\
