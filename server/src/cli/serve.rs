@@ -74,8 +74,8 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
                 return io::Result::Ok(Some(signal));
             }
         }
-        if signals.until(args, &logging, recovered(&node)).await {
-            return io::Result::Ok(());
+        if let Some(signal) = signals.until(args, &logging, recovered(&node)).await {
+            return io::Result::Ok(Some(signal));
         }
         announce(output, "ready", &node, &config)?;
         notify("READY=1\nSTATUS=ready");
