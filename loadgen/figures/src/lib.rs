@@ -10,19 +10,14 @@ pub mod versus;
 use std::process::ExitCode;
 
 use args::{Cli, Command};
-use clap::Parser;
 use coppice_loadgen::app::end;
 
 /// Runs the program on this process's command line.
 pub fn main() -> ExitCode {
     let line = std::env::args().collect::<Vec<_>>().join(" ");
-    let cli = match Cli::try_parse() {
+    let cli: Cli = match coppice_usage::parse() {
         Ok(cli) => cli,
-        // clap prints help on stdout with 0, errors on stderr with 2.
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(error.exit_code() as u8);
-        }
+        Err(exit) => return exit,
     };
     let done = match &cli.command {
         Command::Paper(args) => paper::paper(args, &cli.global, &line),

@@ -14,7 +14,6 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use args::{Cli, Command, Output};
-use clap::Parser;
 use failure::{Exit, Failure};
 pub use fill::fill_quietly;
 pub use progress::Progress;
@@ -25,13 +24,9 @@ use crate::say::{say, unsaid};
 /// Runs the program on this process's command line.
 pub fn main() -> ExitCode {
     let line = std::env::args().collect::<Vec<_>>().join(" ");
-    let cli = match Cli::try_parse() {
+    let cli: Cli = match coppice_usage::parse() {
         Ok(cli) => cli,
-        // clap prints help on stdout with 0, errors on stderr with 2.
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(error.exit_code() as u8);
-        }
+        Err(exit) => return exit,
     };
     end(carry_out(&cli, &line), cli.global.output, &line)
 }

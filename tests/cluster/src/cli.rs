@@ -40,7 +40,11 @@ enum Command {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let code = match Cli::parse().command {
+    let cli: Cli = match coppice_usage::parse() {
+        Ok(cli) => cli,
+        Err(exit) => return exit,
+    };
+    let code = match cli.command {
         Command::Check(command) => coppice_check::cli::run(&command),
         Command::Cluster(arguments) => crate::run(&arguments),
         Command::Fairness(arguments) => {

@@ -131,7 +131,11 @@ fn size(text: &str) -> Result<u64, String> {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    match carry_out(&Cli::parse()) {
+    let cli: Cli = match coppice_usage::parse() {
+        Ok(cli) => cli,
+        Err(exit) => return exit,
+    };
+    match carry_out(&cli) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

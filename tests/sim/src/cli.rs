@@ -147,7 +147,10 @@ enum Verb {
 /// Runs the program.
 pub fn main() -> ExitCode {
     catch_panics();
-    let Args { verb, seed_seconds, memory_mib } = Args::parse();
+    let Args { verb, seed_seconds, memory_mib } = match coppice_usage::parse() {
+        Ok(args) => args,
+        Err(exit) => return exit,
+    };
     Limits { seed: Duration::from_secs(seed_seconds), memory_mib }.watch();
     match verb {
         Verb::Sweep { from, count, jobs, twice, twice_every, first, checker, phase, set, coverage_min } => {

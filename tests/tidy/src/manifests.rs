@@ -18,6 +18,7 @@ struct Room {
 /// test kit judges nothing.
 const ROOMS: &[Room] = &[
     Room { name: PLANTED, ours: &[], outside: &[] },
+    Room { name: USAGE, ours: &[], outside: &["clap", "serde_json"] },
     Room { name: "coppice-btree", ours: &[PLANTED], outside: &["bytes", "serde"] },
     Room { name: "coppice-ordering", ours: &[PLANTED], outside: &["bytes", "serde"] },
     Room {
@@ -43,7 +44,7 @@ const ROOMS: &[Room] = &[
     },
     Room {
         name: "coppice-server",
-        ours: &["coppice-btree", "coppice-client", "coppice-core", "coppice-ordering", PLANTED],
+        ours: &["coppice-btree", "coppice-client", "coppice-core", "coppice-ordering", PLANTED, USAGE],
         outside: &[
             "anyhow",
             "axum",
@@ -75,7 +76,7 @@ const ROOMS: &[Room] = &[
     },
     Room {
         name: "coppice-loadgen",
-        ours: &["coppice-btree", "coppice-client"],
+        ours: &["coppice-btree", "coppice-client", USAGE],
         outside: &[
             "anyhow",
             "bytes",
@@ -93,7 +94,7 @@ const ROOMS: &[Room] = &[
     },
     Room {
         name: "coppice-figures",
-        ours: &["coppice-client", "coppice-loadgen", "coppice-testkit"],
+        ours: &["coppice-client", "coppice-loadgen", "coppice-testkit", USAGE],
         outside: &["clap", "comfy-table", "mimalloc", "serde", "serde_json", "tokio"],
     },
     Room {
@@ -121,6 +122,7 @@ const ROOMS: &[Room] = &[
             "coppice-server",
             "coppice-testkit",
             "coppice-tidy",
+            USAGE,
             "coppice-words",
         ],
         outside: &["bytes", "clap", "postcard", "rustix", "serde", "serde_json"],
@@ -137,6 +139,7 @@ const ROOMS: &[Room] = &[
             PLANTED,
             "coppice-server",
             "coppice-testkit",
+            USAGE,
             "coppice-words",
         ],
         outside: &["bytes", "clap", "postcard", "rustix", "serde_json", "tokio"],
@@ -151,6 +154,7 @@ const ROOMS: &[Room] = &[
             "coppice-ordering",
             "coppice-server",
             "coppice-testkit",
+            USAGE,
         ],
         outside: &["bytes", "clap", "tokio"],
     },
@@ -171,6 +175,8 @@ const TESTS: &[&str] = &[
 const TESTKIT: &str = "coppice-testkit";
 /// Planted bugs and failpoints, which know no crate of ours.
 const PLANTED: &str = "coppice-planted";
+/// Mistakes on command lines.
+const USAGE: &str = "coppice-usage";
 /// The searches of small worlds, which only the simulator imports.
 const MODEL: &str = "coppice-model";
 
