@@ -2,43 +2,43 @@
 
 use coppice_btree::{Op, OpResult, Value};
 
-use crate::wire::pack::{PackWriter, PushError, is_eight};
-use crate::wire::{KEY_BYTES_MAX, Position, ResultRef, ScanOptions, VALUE_BYTES_MAX};
+use crate::wire::pack::{PackWriter, PushError, check_op, is_eight};
+use crate::wire::{Position, ResultRef, ScanOptions};
 
 /// One operation on one key. Strings of up to 15 bytes need no allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Writes, whether or not the key was there.
     Put {
-        /// The key, of at most [`KEY_BYTES_MAX`] bytes.
+        /// The key, of at most [`KEY_BYTES_MAX`](crate::wire::KEY_BYTES_MAX) bytes.
         key: Value,
-        /// The new value, of at most [`VALUE_BYTES_MAX`] bytes.
+        /// The new value, of at most [`VALUE_BYTES_MAX`](crate::wire::VALUE_BYTES_MAX) bytes.
         value: Value,
     },
     /// Writes only if the key is absent.
     Insert {
-        /// The key, of at most [`KEY_BYTES_MAX`] bytes.
+        /// The key, of at most [`KEY_BYTES_MAX`](crate::wire::KEY_BYTES_MAX) bytes.
         key: Value,
-        /// The new value, of at most [`VALUE_BYTES_MAX`] bytes.
+        /// The new value, of at most [`VALUE_BYTES_MAX`](crate::wire::VALUE_BYTES_MAX) bytes.
         value: Value,
     },
     /// Removes the key and its value, if it is there.
     Delete {
-        /// The key, of at most [`KEY_BYTES_MAX`] bytes.
+        /// The key, of at most [`KEY_BYTES_MAX`](crate::wire::KEY_BYTES_MAX) bytes.
         key: Value,
     },
     /// Writes only if the key holds exactly `expected`.
     Cas {
-        /// The key, of at most [`KEY_BYTES_MAX`] bytes.
+        /// The key, of at most [`KEY_BYTES_MAX`](crate::wire::KEY_BYTES_MAX) bytes.
         key: Value,
         /// The value that the key must hold.
         expected: Value,
-        /// The new value, of at most [`VALUE_BYTES_MAX`] bytes.
+        /// The new value, of at most [`VALUE_BYTES_MAX`](crate::wire::VALUE_BYTES_MAX) bytes.
         value: Value,
     },
     /// Reads the value, at this place among the writes of a command.
     Get {
-        /// The key, of at most [`KEY_BYTES_MAX`] bytes.
+        /// The key, of at most [`KEY_BYTES_MAX`](crate::wire::KEY_BYTES_MAX) bytes.
         key: Value,
     },
 }
@@ -99,17 +99,6 @@ impl Operation {
             Operation::Cas { key, expected, value } => key.len() + expected.len() + value.len(),
         }
     }
-
-    fn is_legal(&self) -> bool {
-        self.key().len() <= KEY_BYTES_MAX
-            && match self {
-                Operation::Put { value, .. } | Operation::Insert { value, .. } => value.len() <= VALUE_BYTES_MAX,
-                Operation::Cas { expected, value, .. } => {
-                    expected.len() <= VALUE_BYTES_MAX && value.len() <= VALUE_BYTES_MAX
-                }
-                Operation::Delete { .. } | Operation::Get { .. } => true,
-            }
-    }
 }
 
 /// A command: what is executed under one number, at most once, at one position.
@@ -169,7 +158,7 @@ impl Command {
     /// Whether a pack takes it: checked when it is submitted, so that packing cannot fail later.
     pub(crate) fn check(&self) -> Result<(), PushError> {
         if let Command::One(operation) = self {
-            return if operation.is_legal() { Ok(()) } else { Err(PushError::TooLarge) };
+            return check_op(&operation.op());
         }
         let mut writer = PackWriter::new(Default::default(), Default::default(), 0, false, usize::MAX);
         self.push(&mut writer, 0)

@@ -16,6 +16,9 @@ pub struct Config {
     pub attempt_timeout: Duration,
     /// A connection that is not open and greeted by then is given up.
     pub connect_timeout: Duration,
+    /// Whether calls fail at once when every endpoint refuses the first connection: nobody listens there. For programs
+    /// of one command; others may start before the nodes do, and try until the timeout.
+    pub fail_when_refused: bool,
     /// A node that answers nothing for this long, while it is asked something, is disconnected.
     pub silence_max: Duration,
     /// First pause after `Busy` and after a failed connection; doubles, with jitter.
@@ -63,6 +66,7 @@ impl Default for Config {
             timeout: Duration::from_secs(5),
             attempt_timeout: Duration::from_millis(500),
             connect_timeout: Duration::from_secs(1),
+            fail_when_refused: false,
             silence_max: Duration::from_secs(2),
             backoff: Duration::from_millis(5),
             backoff_max: Duration::from_millis(500),

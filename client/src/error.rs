@@ -83,22 +83,22 @@ pub enum Reason {
     #[error("no node that could serve it was reached; does the cluster run there?")]
     Unreachable,
     /// The nodes answered `Busy` until the deadline, or each session was over before a command was executed in it: more
-    /// clients want one than `sessions_max`.
-    #[error("the servers are busy")]
-    Busy,
+    /// clients want one than `sessions_max`. Which bound is reached.
+    #[error("the servers are busy: {0}")]
+    Busy(String),
     /// The disks of a majority of the partition, or the memory of the node that leads it, are at their limit; deletes
-    /// are still taken.
-    #[error("the disks of a majority, or the memory of the leader, are at their limit")]
-    Full,
+    /// are still taken. Which bound is reached.
+    #[error("full: {0}")]
+    Full(String),
     /// The deadline passed before it was sent, or (a read) before it was answered.
     #[error("timed out")]
     TimedOut,
     /// This client has too many calls waiting.
     #[error("too many calls are waiting in this client")]
     QueueFull,
-    /// A key, a value or the command is above its limit.
-    #[error("too large")]
-    TooLarge,
+    /// A key, a value or the command is above its limit: which, and what was found.
+    #[error("too large: {0}")]
+    TooLarge(String),
     /// A command without operations, or a load whose keys do not ascend.
     #[error("not a valid command")]
     Invalid,
@@ -193,6 +193,9 @@ impl fmt::Display for Place {
         if parts.is_empty() { Ok(()) } else { write!(f, " ({})", parts.join("; ")) }
     }
 }
+
+/// What is said of an address at which nobody listens.
+pub const REFUSED: &str = "refused the connection";
 
 /// A node and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

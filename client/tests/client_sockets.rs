@@ -406,6 +406,21 @@ async fn nobody_there_is_said_within_the_timeout_with_what_became_of_each() {
     assert!(matches!(admin, coppice_client::admin::Error::Unreachable(nodes) if nodes.len() == 1), "status");
 }
 
+/// A command used to try until its timeout although nobody listened anywhere.
+#[tokio::test]
+async fn endpoints_that_all_refuse_are_not_tried_until_the_timeout() {
+    let ((_held, first), (_also_held, second)) = (closed(), closed());
+    let long = Config { timeout: Duration::from_secs(3_600), fail_when_refused: true, ..Config::default() };
+    let client = Client::start([first.clone(), second], long.clone());
+    for error in [ends(client.get("a")).await.unwrap_err(), ends(client.put("a", "b")).await.unwrap_err()] {
+        assert_eq!(error.reason(), Some(&Reason::Unreachable));
+        assert!(error.place().nodes.iter().all(|node| node.error == "refused the connection"), "{error}");
+    }
+    let server = Server::start(&[]).await;
+    let client = Client::start([first, server.address.clone()], long);
+    ends(client.get("a")).await.expect("one of them answers");
+}
+
 #[tokio::test]
 async fn another_cluster_is_refused_with_both_ids() {
     let server = Server::start(&[]).await;

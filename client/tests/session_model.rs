@@ -440,7 +440,8 @@ fn what_can_never_succeed_is_refused_at_once() {
     let range = |low: &'static str, high: Option<&'static str>| {
         Request::Range(range_call(Bytes::from(low), high.map(Bytes::from), false))
     };
-    assert_eq!(refused(&mut run, Request::Command(Operation::delete(long).into())), Reason::TooLarge);
+    let text = "a key of 4097 bytes is above the limit of 4096 (4 KiB)".to_owned();
+    assert_eq!(refused(&mut run, Request::Command(Operation::delete(long).into())), Reason::TooLarge(text));
     assert_eq!(refused(&mut run, Request::Command(many(&[]))), Reason::Invalid);
     assert_eq!(refused(&mut run, Request::Command(many(&["a", "z"]))), Reason::SpansPartitions);
     // What is not to be one moment must be cut up by the caller.

@@ -19,6 +19,15 @@ use crate::wire::{
     Section, SessionId,
 };
 
+/// What keeps a client from its sessions (`sessions_max`).
+const SESSIONS: &str = "more clients want a session than sessions_max allows";
+
+/// Why a command is not executed that would grow its partition.
+const GROWTH: &str = "the partition may not grow";
+
+/// Why a command is not executed whose answer no frame holds.
+const ANSWER: &str = "the command, or its answer, is larger than a frame";
+
 /// The answer is not one to the question.
 pub(super) struct ProtocolError(pub &'static str);
 
@@ -161,7 +170,7 @@ impl Session {
         queue.session.opening = false;
         self.confirm(at, pending.queue, true);
         if self.queues[pending.queue].session.barren > 0 {
-            self.queues[pending.queue].last_error = LastError::Busy;
+            self.queues[pending.queue].last_error = LastError::Busy(SESSIONS.into());
         }
         self.queues.list(pending.queue);
         Ok(())
@@ -213,7 +222,7 @@ impl Session {
                 self.reroute_elsewhere(now, asked, key, effects);
             }
             CommandRefusal::Full => {
-                self.queues[asked.queue].last_error = LastError::Full;
+                self.queues[asked.queue].last_error = LastError::Full(GROWTH.into());
                 self.rest(now, asked, Duration::ZERO);
                 self.reroute(now, key, effects);
             }
@@ -223,7 +232,9 @@ impl Session {
                 }
                 self.end(now, key, Reason::TimedOut, Cause::Forgotten, effects);
             }
-            CommandRefusal::TooLarge => self.end(now, key, Reason::TooLarge, Cause::Refused, effects),
+            CommandRefusal::TooLarge => {
+                self.end(now, key, Reason::TooLarge(ANSWER.into()), Cause::Refused, effects);
+            }
             CommandRefusal::Later => self.reroute(now, key, effects),
         }
     }
@@ -300,13 +311,13 @@ impl Session {
                     self.hang_up(now, at, "belongs to no cluster".into(), effects);
                 }
             }
-            Refusal::Busy { retry_after } => {
-                self.queues[queue].last_error = LastError::Busy;
+            Refusal::Busy { retry_after, text } => {
+                self.queues[queue].last_error = LastError::Busy(text);
                 self.rest(now, asked, retry_after);
                 self.send_again(now, pending, effects);
             }
-            Refusal::Full => {
-                self.queues[queue].last_error = LastError::Full;
+            Refusal::Full { text } => {
+                self.queues[queue].last_error = LastError::Full(text);
                 self.rest(now, asked, Duration::ZERO);
                 self.send_again(now, pending, effects);
             }
@@ -317,7 +328,7 @@ impl Session {
             }
             Refusal::SessionExpired => self.on_session_expired(now, pending, effects),
             Refusal::SnapshotExpired => self.give_up(now, pending, Reason::Interrupted { last: None }, effects),
-            Refusal::TooLarge { .. } => self.give_up(now, pending, Reason::TooLarge, effects),
+            Refusal::TooLarge { text } => self.give_up(now, pending, Reason::TooLarge(text), effects),
             Refusal::Denied { .. } if pending.has_several() => self.send_apart(now, pending, effects),
             Refusal::Denied { text } | Refusal::Unauthenticated { text } => {
                 self.give_up(now, pending, Reason::Denied(text), effects);
@@ -478,7 +489,7 @@ impl Session {
             queue.backoff.extend(now + rest);
         }
         queue.session.barren = queue.session.barren.saturating_add(1);
-        queue.last_error = LastError::Busy;
+        queue.last_error = LastError::Busy(SESSIONS.into());
     }
 
     fn renumber(&mut self, key: CallKey) {

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use super::peers::{ConnectionId, Peer, PeerState, PendingRequest, RequestKind, pause};
 use super::queue::LastError;
 use super::{Effect, Session};
-use crate::error::{Cause, Reason};
+use crate::error::{Cause, REFUSED, Reason};
 use crate::time::Time;
 use crate::wire::control::{decode_control, encode_control};
 use crate::wire::frame::encode_frame;
@@ -161,8 +161,19 @@ impl Session {
         if !was_ready && self.routes.map().is_none() {
             self.map_search.last_error = LastError::Unreachable;
             self.map_search.again(now);
+            self.end_if_refused(now, effects);
         }
         self.queues.list_all();
+    }
+
+    /// Every endpoint refused the connection, and no map names other nodes.
+    fn end_if_refused(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        let refused = |peer: &Peer| matches!(peer.state, PeerState::Down { .. }) && peer.last_error == REFUSED;
+        if self.config.fail_when_refused && self.peers.iter().all(refused) {
+            for key in self.calls.keys() {
+                self.end(now, key, Reason::Unreachable, Cause::NoAnswer, effects);
+            }
+        }
     }
 
     /// Whatever waited on the connection that was may or may not have been executed.

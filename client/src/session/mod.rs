@@ -47,7 +47,7 @@ use crate::config::Config;
 use crate::error::{Error, Reason};
 use crate::map::PartitionMap;
 use crate::time::Time;
-use crate::wire::pack::PushError;
+use crate::wire::pack::{Excess, PushError};
 use crate::wire::{ClientId, ClusterId, Frame, KEY_BYTES_MAX, Position};
 
 /// What [`Session::step`] takes.
@@ -302,17 +302,23 @@ fn check(request: &Request) -> Result<(), Reason> {
         Request::Command(command) => command,
         Request::Resume(command, token) if command.checksum() != token.checksum => return Err(Reason::OtherCommand),
         Request::Resume(command, _) => command,
-        Request::Get { key, .. } if key.len() > KEY_BYTES_MAX => return Err(Reason::TooLarge),
-        Request::Get { .. } | Request::Map => return Ok(()),
+        Request::Get { key, .. } => return at_most("a key", key.len(), KEY_BYTES_MAX),
+        Request::Map => return Ok(()),
         Request::Range(range) => {
             let bounds = std::iter::once(&range.low).chain(&range.high);
-            let legal = bounds.into_iter().all(|bound| bound.len() <= KEY_BYTES_MAX + 1);
-            return if legal { Ok(()) } else { Err(Reason::TooLarge) };
+            // One byte more: the end of a range that includes the longest key.
+            let longest = bounds.map(|bound| bound.len()).max().unwrap_or(0);
+            return at_most("an end of a range", longest, KEY_BYTES_MAX + 1);
         }
     };
     match command.check() {
         Ok(()) => Ok(()),
         Err(PushError::Invalid) => Err(Reason::Invalid),
-        Err(PushError::TooLarge | PushError::Full | PushError::NotEight | PushError::Order) => Err(Reason::TooLarge),
+        Err(PushError::TooLarge(excess)) => Err(Reason::TooLarge(excess.to_string())),
+        Err(PushError::Full | PushError::NotEight | PushError::Order) => Err(Reason::TooLarge("the command".into())),
     }
+}
+
+fn at_most(what: &'static str, bytes: usize, max: usize) -> Result<(), Reason> {
+    Excess::of(what, "bytes", bytes, max).map_err(|excess| Reason::TooLarge(excess.to_string()))
 }

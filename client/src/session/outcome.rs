@@ -57,8 +57,8 @@ impl Session {
             return self.end(now, key, Reason::TimedOut, Cause::NoAnswer, effects);
         }
         let queue = self.blamed(call);
-        let last_error = queue.map_or(self.map_search.last_error, |queue| self.queues[queue].last_error);
-        let last_error = match last_error {
+        let last_error = queue.map_or(&self.map_search.last_error, |queue| &self.queues[queue].last_error);
+        let last_error = match last_error.clone() {
             // Nothing was heard of a leader, and nobody can be asked: say that.
             LastError::None | LastError::NoLeader
                 if !call.in_flight && self.peers.iter().all(|peer| !peer.is_ready()) =>

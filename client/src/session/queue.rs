@@ -11,15 +11,16 @@ use crate::time::Time;
 use crate::wire::{NodeId, PartitionId};
 
 /// What was in the way last, so that a call that fails at its deadline can say why.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum LastError {
     /// Nothing, or only slowness.
     #[default]
     None,
     NoLeader,
     Unreachable,
-    Busy,
-    Full,
+    /// Which bound is reached.
+    Busy(String),
+    Full(String),
     NotInitialized,
 }
 
@@ -29,8 +30,8 @@ impl LastError {
             LastError::None => Reason::TimedOut,
             LastError::NoLeader => Reason::NoLeader,
             LastError::Unreachable => Reason::Unreachable,
-            LastError::Busy => Reason::Busy,
-            LastError::Full => Reason::Full,
+            LastError::Busy(text) => Reason::Busy(text),
+            LastError::Full(text) => Reason::Full(text),
             LastError::NotInitialized => Reason::NotInitialized,
         }
     }

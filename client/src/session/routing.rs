@@ -22,7 +22,7 @@ const HEDGE: Duration = Duration::from_millis(100);
 const REFRESH: Duration = Duration::from_millis(20);
 
 /// The search for a (newer) map.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct MapSearch {
     /// A newer map is needed.
     wanted: bool,

@@ -69,7 +69,7 @@ pub use validate::ValidateRequest;
 pub use varint::{Reader, WireError, put_varint, varint_bytes};
 
 /// The newest protocol version that this library speaks, and the oldest.
-pub const PROTOCOL: std::ops::RangeInclusive<u16> = 4..=4;
+pub const PROTOCOL: std::ops::RangeInclusive<u16> = 5..=5;
 
 /// In [`HelloOk::features`]: the node names versions of ranges, and validates them.
 pub const FEATURE_VALIDATE: u64 = 1;

@@ -14,7 +14,8 @@
 use coppice_btree::Op;
 
 use super::op::{INSERT, PUT, read_op, read_pair};
-pub use super::pack_writer::{PackWriter, PushError, is_eight};
+pub(crate) use super::pack_writer::check_op;
+pub use super::pack_writer::{Excess, PackWriter, PushError, is_eight};
 use super::varint::{Reader, WireError};
 use super::{
     COMPOUND_BYTES_MAX, MANY_OPERATIONS_MAX, OPERATION_WORK, PACK_BYTES_MAX, PACK_WORK_MAX, PartitionId, SessionId,

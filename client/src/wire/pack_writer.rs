@@ -1,5 +1,7 @@
 //! Writing packs (see `pack`): every byte is written once, into the frame that it is sent in.
 
+use std::fmt;
+
 use bytes::Bytes;
 use coppice_btree::Op;
 
@@ -21,11 +23,47 @@ pub enum PushError {
     /// The pack is `eight` and the command is not.
     NotEight,
     /// A key, a value or the whole command is above its limit; no pack takes it.
-    TooLarge,
+    TooLarge(Excess),
     /// Not above the number before it, or below the lowest unacknowledged one.
     Order,
     /// A compound command without operations, or a load whose keys do not ascend.
     Invalid,
+}
+
+/// What is above a limit that no setting changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Excess {
+    /// What is limited, as `a value`.
+    pub what: &'static str,
+    /// `bytes`, or what is counted.
+    pub unit: &'static str,
+    pub found: usize,
+    pub max: usize,
+}
+
+impl Excess {
+    /// If it is one.
+    pub fn of(what: &'static str, unit: &'static str, found: usize, max: usize) -> Result<(), Excess> {
+        if found > max { Err(Excess { what, unit, found, max }) } else { Ok(()) }
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Excess { what, unit, found, max } = self;
+        write!(f, "{what} of {found} {unit} is above the limit of {max}")?;
+        match (*unit, max / 1024) {
+            ("bytes", kib) if kib > 0 && max % (1 << 20) == 0 => write!(f, " ({} MiB)", kib / 1024),
+            ("bytes", kib) if kib > 0 && max % 1024 == 0 => write!(f, " ({kib} KiB)"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl From<Excess> for PushError {
+    fn from(excess: Excess) -> PushError {
+        PushError::TooLarge(excess)
+    }
 }
 
 /// Most bytes in front of the first command: frame header, partition, entry tag and length, pack header.
@@ -167,10 +205,9 @@ impl PackWriter {
         (count, each): (usize, u32),
         content: usize,
     ) -> Result<(), PushError> {
-        let work = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(each).max(OPERATION_WORK);
-        if content > COMPOUND_BYTES_MAX || work > PACK_WORK_MAX {
-            return Err(PushError::TooLarge);
-        }
+        Excess::of("a command", "bytes", content, COMPOUND_BYTES_MAX)?;
+        Excess::of("a command", "operations", count, PACK_WORK_MAX as usize / each as usize)?;
+        let work = (count as u32).saturating_mul(each).max(OPERATION_WORK);
         let step = self.step(number)?;
         self.admit(1 + varint_bytes(step) + varint_bytes(content as u64) + content, work)?;
         self.buffer.push(code);
@@ -238,13 +275,17 @@ pub fn is_eight(op: &Op<'_>) -> bool {
     key.len() == 8 && values.iter().flatten().all(|value| value.len() == 8)
 }
 
+/// Whether a pack takes an operation.
+pub(crate) fn check_op(op: &Op<'_>) -> Result<(), PushError> {
+    checked_op_bytes(op, false).map(|_| ())
+}
+
 /// Bytes of an operation's content, without code and number, if it is within the limits.
 #[inline]
 fn checked_op_bytes(op: &Op<'_>, eight: bool) -> Result<usize, PushError> {
     let (key, values) = strings(op);
-    if key.len() > KEY_BYTES_MAX || values.iter().flatten().any(|value| value.len() > VALUE_BYTES_MAX) {
-        return Err(PushError::TooLarge);
-    }
+    Excess::of("a key", "bytes", key.len(), KEY_BYTES_MAX)?;
+    values.iter().flatten().try_for_each(|value| Excess::of("a value", "bytes", value.len(), VALUE_BYTES_MAX))?;
     if eight {
         if !is_eight(op) {
             return Err(PushError::NotEight);

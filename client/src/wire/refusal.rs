@@ -32,9 +32,14 @@ pub enum Refusal {
     Busy {
         /// Milliseconds on the wire.
         retry_after: Duration,
+        /// Which bound is reached.
+        text: String,
     },
     /// Disk or memory is full: writes that grow wait for room, deletes and reads go on.
-    Full,
+    Full {
+        /// Which bound is reached.
+        text: String,
+    },
     /// The session is not in the partition's table: nothing of the pack was executed by this sending. An earlier
     /// sending of the same numbers may have been.
     SessionExpired,
@@ -121,6 +126,8 @@ impl Refusal {
             Refusal::Denied { text }
             | Refusal::Unauthenticated { text }
             | Refusal::TooLarge { text }
+            | Refusal::Busy { text, .. }
+            | Refusal::Full { text }
             | Refusal::BadRequest { text }
             | Refusal::Unavailable { text } => text,
             refusal => format!("refused: {refusal:?}"),
@@ -140,11 +147,11 @@ impl Refusal {
                 let entries = postcard::to_stdvec(entries).expect("entries are plain data");
                 out.put_slice(&entries);
             }
-            Refusal::Busy { retry_after } => {
-                out.put_u8(BUSY);
+            Refusal::Busy { retry_after, text } => {
+                put_text(out, BUSY, text);
                 put_varint(out, retry_after.as_millis().min(u128::from(u32::MAX)) as u64);
             }
-            Refusal::Full => out.put_u8(FULL),
+            Refusal::Full { text } => put_text(out, FULL, text),
             Refusal::SessionExpired => out.put_u8(SESSION_EXPIRED),
             Refusal::TooLarge { text } => put_text(out, TOO_LARGE, text),
             Refusal::Denied { text } => put_text(out, DENIED, text),
@@ -183,8 +190,11 @@ impl Refusal {
                 reader = Reader::new(rest);
                 Refusal::WrongPartition { partition, version, entries }
             }
-            BUSY => Refusal::Busy { retry_after: Duration::from_millis(u64::from(reader.varint_u32()?)) },
-            FULL => Refusal::Full,
+            BUSY => {
+                let text = text(&mut reader)?;
+                Refusal::Busy { retry_after: Duration::from_millis(u64::from(reader.varint_u32()?)), text }
+            }
+            FULL => Refusal::Full { text: text(&mut reader)? },
             SESSION_EXPIRED => Refusal::SessionExpired,
             TOO_LARGE => Refusal::TooLarge { text: text(&mut reader)? },
             DENIED => Refusal::Denied { text: text(&mut reader)? },

@@ -172,8 +172,8 @@ impl World {
         }
         if self.rng.chance(self.chaos.busy) {
             return Err(match self.rng.below(3) {
-                0 => Refusal::Busy { retry_after: Duration::from_millis(self.rng.below(50)) },
-                1 => Refusal::Full,
+                0 => Refusal::Busy { retry_after: Duration::from_millis(self.rng.below(50)), text: String::new() },
+                1 => Refusal::Full { text: String::new() },
                 _ => Refusal::ShuttingDown,
             });
         }
@@ -303,7 +303,7 @@ impl World {
         if self.rng.chance(self.chaos.busy) || !self.validates {
             let refusal = match self.rng.below(if self.validates { 4 } else { 1 }) {
                 0 => Refusal::Aborted { text: "it changed".into(), unplaced: None },
-                1 => Refusal::Busy { retry_after: Duration::from_millis(self.rng.below(50)) },
+                1 => Refusal::Busy { retry_after: Duration::from_millis(self.rng.below(50)), text: String::new() },
                 2 => Refusal::NotLeader { partition: range.parts[0].0, hint: None },
                 _ => Refusal::ShuttingDown,
             };

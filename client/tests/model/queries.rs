@@ -101,7 +101,7 @@ impl World {
             let hint = self.rng.chance(500).then_some(NodeId(self.queries.coordinator));
             Some(Refusal::NotLeader { partition: PartitionId::DIRECTORY, hint })
         } else if self.rng.chance(self.chaos.busy) {
-            Some(Refusal::Busy { retry_after: Duration::from_millis(self.rng.below(50)) })
+            Some(Refusal::Busy { retry_after: Duration::from_millis(self.rng.below(50)), text: String::new() })
         } else {
             None
         };

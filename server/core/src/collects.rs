@@ -25,6 +25,7 @@ use coppice_ordering::Time;
 use crate::request::{Bounds, Origin, Refusal, Reply, Request};
 
 /// Parts of ranges that are read at a time, each with a snapshot; beyond: `Busy`.
+const BUSY: &str = "4,096 parts of ranges are read on the node";
 const PARTS_MAX: usize = 65_536;
 
 /// A collect ends if no answer came for so long: one was lost between workers, or nobody leads. A client waits as long
@@ -114,7 +115,7 @@ impl Collects {
         let count = range.parts.len();
         if self.parts + count > PARTS_MAX {
             let partition = range.parts[0].0;
-            return acts.push(Act::Answer { partition, origin, reply: Reply::Refused(Refusal::Busy) });
+            return acts.push(Act::Answer { partition, origin, reply: Reply::Refused(Refusal::Busy(BUSY)) });
         }
         let reads = DoubleCollect::new(count, REREADS);
         self.read_all(Collect { origin, range: Box::new(range), reads, since: now });

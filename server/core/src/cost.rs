@@ -88,6 +88,11 @@ impl Account {
         if mutant!(answers_uncharged) { u64::MAX } else { own.min(clients) }
     }
 
+    /// What the node may yet take of `limits.node_bytes`, and all of that, in bytes.
+    pub fn of_node(&self) -> (u64, u64) {
+        (self.0.node.free(), self.0.node.max)
+    }
+
     /// Takes a request in; none: the node has no room for it. Whether the connection has room for another one is asked
     /// before it is read, so that one of any size comes through.
     pub fn admit(&self, bytes: usize) -> Option<Charge> {

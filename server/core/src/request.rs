@@ -13,6 +13,7 @@ use coppice_ordering::{Instance, ReplicaId};
 
 use crate::cost::{Account, Charge};
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
+use crate::settings::units::show_size;
 
 /// Who asked, and so where the reply goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -154,14 +155,37 @@ pub enum Refusal {
         /// Which, if known.
         hint: Option<ReplicaId>,
     },
-    /// A queue is full.
-    Busy,
+    /// A queue is full: which.
+    Busy(&'static str),
     /// A key lies outside this partition, or the partition is not here.
     WrongPartition,
     /// The session is not open, or has ended.
     SessionExpired,
     /// No room for growth: disk or memory.
-    Full,
+    Full(Fullness),
+}
+
+/// Which bound keeps writes that grow from a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fullness {
+    /// Memory of the node that leads: its limit in bytes.
+    Memory(u64),
+    /// Memory or disks of so many nodes that no majority has room.
+    Majority,
+    /// The log of the node that leads takes nothing.
+    Log,
+}
+
+impl std::fmt::Display for Fullness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fullness::Memory(limit) => {
+                write!(f, "the node that leads has reached memory.limit = {}", show_size(*limit))
+            }
+            Fullness::Majority => write!(f, "fewer than a majority of its nodes have room"),
+            Fullness::Log => write!(f, "the disk of the node that leads has no room for the log"),
+        }
+    }
 }
 
 /// An answer to a request.

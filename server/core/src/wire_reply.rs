@@ -60,9 +60,9 @@ impl ReadValues {
     }
 }
 
-/// The refusal that says: a queue is full.
-pub fn busy() -> wire::Refusal {
-    wire::Refusal::Busy { retry_after: RETRY_AFTER }
+/// The refusal that says: a queue is full, and which.
+pub fn busy(text: impl Into<String>) -> wire::Refusal {
+    wire::Refusal::Busy { retry_after: RETRY_AFTER, text: text.into() }
 }
 
 impl WireReply {
@@ -102,10 +102,10 @@ impl WireReply {
             Reply::Aborted { text, unplaced } => WireReply::Refused(wire::Refusal::Aborted { text, unplaced }),
             Reply::Refused(refusal) => WireReply::Refused(match refusal {
                 Refusal::NotLeader { .. } => wire::Refusal::NotLeader { partition, hint: hint(refusal) },
-                Refusal::Busy => busy(),
+                Refusal::Busy(text) => busy(text),
                 Refusal::WrongPartition => wrong_partition(&map(), partition),
                 Refusal::SessionExpired => wire::Refusal::SessionExpired,
-                Refusal::Full => wire::Refusal::Full,
+                Refusal::Full(why) => wire::Refusal::Full { text: why.to_string() },
             }),
             Reply::Unsure { hint: leader } => {
                 let hint = hint(Refusal::NotLeader { hint: leader });

@@ -21,10 +21,11 @@ pub fn admin(cli: &Cli) -> Admin {
 /// How to ask: what the flags of every verb say of it.
 pub fn config_of(cli: &Cli) -> Config {
     let global = &cli.global;
-    Config { timeout: global.timeout, token: global.token.clone(), tls: global.tls.clone(), ..Config::default() }
+    let (token, tls) = (global.token.clone(), global.tls.clone());
+    Config { timeout: global.timeout, fail_when_refused: true, token, tls, ..Config::default() }
 }
 
-/// Tells of nodes that were asked first and hear no majority of the directory, and who answered instead.
+/// Tells of nodes that were asked first and do not speak for the cluster, why, and who answered instead.
 ///
 /// # Errors
 /// That of stderr.
@@ -33,7 +34,8 @@ pub fn note_passed_over(admin: &Admin, output: &mut Output<'_>) -> io::Result<()
     for node in &answered.passed_over {
         let name = node.node.map_or_else(|| node.address.clone(), |id| format!("{id} at {}", node.address));
         let by = answered.by.map_or_else(|| "another node".to_owned(), |id| id.to_string());
-        output.note(&format!("{name} hears no majority of the directory; {by} answers instead"))?;
+        let why = node.node.and_then(|id| node.error.strip_prefix(&format!("{id} "))).unwrap_or(&node.error);
+        output.note(&format!("{name} {why}; {by} answers instead"))?;
     }
     Ok(())
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use clap::CommandFactory;
 use coppice_client::admin;
-use coppice_client::error::{Cause, Error, NodeError, Place, Reason, Unknown};
+use coppice_client::error::{Cause, Error, NodeError, Place, REFUSED, Reason, Unknown};
 use coppice_client::wire::{AdminError, Refusal};
 use coppice_core::settings::units::show_time;
 
+use super::args::Cli;
 use super::failure::{Exit, Failure};
 use super::page_token::PageToken;
 use super::words;
@@ -191,9 +193,9 @@ fn refused(refusal: &Refusal, context: &Context) -> Failure {
     let reason = match refusal {
         Refusal::NotInitialized => Reason::NotInitialized,
         Refusal::Denied { text } | Refusal::Unauthenticated { text } => Reason::Denied(one_line(text)),
-        Refusal::Busy { .. } => Reason::Busy,
-        Refusal::Full => Reason::Full,
-        Refusal::TooLarge { .. } => Reason::TooLarge,
+        Refusal::Busy { text, .. } => Reason::Busy(one_line(text)),
+        Refusal::Full { text } => Reason::Full(one_line(text)),
+        Refusal::TooLarge { text } => Reason::TooLarge(one_line(text)),
         Refusal::NotLeader { .. } | Refusal::Deposed { .. } | Refusal::WrongPartition { .. } => Reason::NoLeader,
         Refusal::ShuttingDown | Refusal::SessionExpired | Refusal::SnapshotExpired | Refusal::Aborted { .. } => {
             Reason::TimedOut
@@ -224,19 +226,19 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             context.look(),
         ),
         Reason::Unreachable => unreachable(place, &partition, context),
-        Reason::Busy => (
+        Reason::Busy(limit) => (
             Exit::Unavailable,
             "busy",
-            format!("{partition} was busy for {}", show_time(context.timeout)),
-            "the load is above its limits, or it waits for other partitions".to_owned(),
+            format!("{partition} was busy for {}: {limit}", show_time(context.timeout)),
+            "more is asked for than this limit admits: ask for less at a time, or raise it if it is a setting"
+                .to_owned(),
             context.look(),
         ),
-        Reason::Full => (
+        Reason::Full(limit) => (
             Exit::Unavailable,
             "full",
-            format!("{partition} takes no writes that grow it"),
-            "disks of a majority, or the leader's memory, are at their limit; deletes are taken while the log has room, and \
-             it clears by itself"
+            format!("{partition} takes no writes that grow it: {limit}"),
+            "it clears by itself once there is room: delete keys, which is taken, raise the limit, or add nodes"
                 .to_owned(),
             context.look(),
         ),
@@ -254,11 +256,11 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             "this client asks faster than the cluster answers".to_owned(),
             context.look(),
         ),
-        Reason::TooLarge => (
+        Reason::TooLarge(limit) => (
             Exit::Usage,
             "too_large",
-            "a key or value is too large".to_owned(),
-            "a key may have 4 KiB, a value 1 MiB".to_owned(),
+            limit.clone(),
+            "no setting changes this limit: cut what is written into several keys or commands".to_owned(),
             help(verb),
         ),
         Reason::Invalid => {
@@ -302,14 +304,23 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             context.again(&[]),
         ),
     };
-    Failure { exit, code, what: format!("{verb}: {what}"), place: nodes_of(place, context), cause, next }
+    // What can never succeed is not sent.
+    let place = match (exit, place.nodes.is_empty()) {
+        (Exit::Usage, true) => "the command line".to_owned(),
+        _ => nodes_of(place, context),
+    };
+    Failure { exit, code, what: format!("{verb}: {what}"), place, cause, next }
 }
 
 type Parts = (Exit, &'static str, String, String, String);
 
 fn unreachable(place: &Place, partition: &str, context: &Context) -> Parts {
     let nobody = place.partition.is_none();
-    let what = if nobody {
+    let refused = !place.nodes.is_empty() && place.nodes.iter().all(|node| node.error == REFUSED);
+    let what = if nobody && refused {
+        // Nobody was waited for.
+        "no node answered".to_owned()
+    } else if nobody {
         format!("no node answered {}", context.within())
     } else {
         format!("no node that serves {partition} answered {}", context.within())
@@ -320,6 +331,10 @@ fn unreachable(place: &Place, partition: &str, context: &Context) -> Parts {
             "a node is there, and one side does not accept the other: --tls-ca FILE, --tls-cert FILE, --tls-key FILE"
                 .to_owned();
         return (Exit::Unavailable, "unreachable", what, cause, help(context.verb));
+    }
+    if let Some(full) = place.nodes.iter().find(|node| node.error.contains("limits.")) {
+        let cause = format!("{}: close connections, or raise it in the node's settings", full.error);
+        return (Exit::Unavailable, "busy", what, cause, context.look());
     }
     if nobody && place.nodes.iter().any(|node| node.error == "not tried") {
         let cause = "there was no time to try all of them".to_owned();
@@ -407,7 +422,9 @@ pub fn read_back(context: &Context) -> Option<String> {
 
 /// The key of a write as it was given.
 fn key_of(context: &Context) -> Option<String> {
-    let mut words = context.line.iter().skip_while(|word| *word != context.verb);
+    let program = Cli::command();
+    let names = |word: &str| program.find_subcommand(word).is_some_and(|verb| verb.get_name() == context.verb);
+    let mut words = context.line.iter().skip_while(|word| !names(word));
     words.nth(1).filter(|key| !key.starts_with('-')).cloned()
 }
 

@@ -15,6 +15,10 @@ use super::failure::{Exit, Failure};
 use super::{golden, words};
 use crate::text::Coding;
 
+const BUSY: &str = "3000000 bytes do not fit the node: 1 MiB of limits.node_bytes = 4 MiB are free";
+const FULL: &str = "the node that leads has reached memory.limit = 64 MiB";
+const LARGE: &str = "a value of 2000000 bytes is above the limit of 1048576 (1 MiB)";
+
 fn context(line: &str) -> Context {
     let line: Vec<String> = words::split(line).expect("words").concat();
     let verb = ["put", "get", "scan", "status", "init"].into_iter().find(|verb| line[0] == *verb).expect("a verb");
@@ -49,11 +53,11 @@ fn all_reasons() -> Vec<Reason> {
     let known = |reason: &Reason| match reason {
         Reason::NoLeader
         | Reason::Unreachable
-        | Reason::Busy
-        | Reason::Full
+        | Reason::Busy(_)
+        | Reason::Full(_)
         | Reason::TimedOut
         | Reason::QueueFull
-        | Reason::TooLarge
+        | Reason::TooLarge(_)
         | Reason::Invalid
         | Reason::SpansPartitions
         | Reason::Denied(_)
@@ -66,11 +70,11 @@ fn all_reasons() -> Vec<Reason> {
     let reasons = vec![
         Reason::NoLeader,
         Reason::Unreachable,
-        Reason::Busy,
-        Reason::Full,
+        Reason::Busy(BUSY.to_owned()),
+        Reason::Full(FULL.to_owned()),
         Reason::TimedOut,
         Reason::QueueFull,
-        Reason::TooLarge,
+        Reason::TooLarge(LARGE.to_owned()),
         Reason::Invalid,
         Reason::SpansPartitions,
         Reason::Denied("role read".to_owned()),
@@ -186,8 +190,8 @@ fn every_refusal_of_an_operators_verb_has_four_parts() {
         Refusal::NotInitialized,
         Refusal::Denied { text: text() },
         Refusal::Unauthenticated { text: text() },
-        Refusal::Busy { retry_after: Duration::ZERO },
-        Refusal::Full,
+        Refusal::Busy { retry_after: Duration::ZERO, text: text() },
+        Refusal::Full { text: text() },
         Refusal::TooLarge { text: text() },
         Refusal::NotLeader { partition: PartitionId(0), hint: None },
         Refusal::Deposed { partition: PartitionId(0), hint: None },
@@ -230,8 +234,9 @@ fn errors_read_as_in_the_manual() {
         ("put melon ripe", Reason::NoLeader, place()),
         ("get apple", Reason::Unreachable, Place::default()),
         ("scan a..c", Reason::Interrupted { last: Some(Bytes::from_static(b"b")) }, place()),
-        ("put melon ripe", Reason::Busy, place()),
-        ("put melon ripe", Reason::Full, place()),
+        ("put melon ripe", Reason::Busy(BUSY.to_owned()), place()),
+        ("put melon ripe", Reason::Full(FULL.to_owned()), place()),
+        ("put melon ripe", Reason::TooLarge(LARGE.to_owned()), Place::default()),
         ("put melon ripe", Reason::Denied("user bob does not have role write for key melon".into()), place()),
         ("status", Reason::NotInitialized, Place::default()),
     ];

@@ -56,7 +56,9 @@ fn place_for(
             connection.control_ends();
         }
         thread.metrics.worker.rejected(Queue::Control);
-        connection.append(|out| busy().encode(out, stream));
+        connection.append(|out| {
+            busy("too many statuses and verbs are under way on the node, or on one connection").encode(out, stream)
+        });
         thread.touch_connection(connection);
     }
     place

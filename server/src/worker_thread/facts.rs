@@ -57,6 +57,7 @@ impl WorkerThread {
             log_is_stuck: self.storage.log.as_ref().is_some_and(|log| log.is_stuck()),
             disk_is_full: self.storage.log.as_ref().is_some_and(|log| log.space().full),
             memory_is_full: self.shared.usage.memory_is_full(),
+            memory_limit: self.shared.config.memory_limit,
             memory_is_spent: self.shared.usage.memory_is_spent(),
             full_nodes: self.shared.peers.full_nodes(),
         }

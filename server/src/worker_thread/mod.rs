@@ -299,7 +299,7 @@ impl WorkerThread {
         let Ok(stream) = stream.resume() else { return self.shared.usage.connection_closed() };
         if self.shared.usage.connections() > self.shared.config.limits.connections && !self.make_way() {
             self.shared.usage.connection_closed();
-            return connection::turn_away(&stream);
+            return connection::turn_away(&stream, self.shared.config.limits.connections);
         }
         let id = self.connections.next_id();
         let connection = Connection::new((self.index, id), stream, Arc::clone(&self.shared));

@@ -51,9 +51,9 @@ fn mistakes_exit_2_and_are_objects_if_json_was_asked_for() {
 #[test]
 fn without_any_node_a_verb_says_so_exits_3_and_names_the_demo() {
     // Port 1 is nobody's.
-    let said = run(&["--endpoints", "127.0.0.1:1", "--timeout", "200ms", "get", "apple"]);
+    let said = run(&["--endpoints", "127.0.0.1:1", "get", "apple"]);
     assert_eq!((said.code, said.out.as_str()), (3, ""), "{said:?}");
-    assert!(said.err.starts_with("error: get: no node answered within 200ms\nwhere: 127.0.0.1:1 "), "{}", said.err);
+    assert!(said.err.starts_with("error: get: no node answered\nwhere: 127.0.0.1:1 "), "{}", said.err);
     assert_eq!(said.err.lines().count(), 4);
 }
 

@@ -149,7 +149,7 @@ impl World {
             Reply::QueryPlan(cut) if cut.version == self.map.version => {
                 cut.parts.iter().try_for_each(|part| self.answered_or_nobody(node, origin, part))
             }
-            Reply::Refused(Refusal::Full) if !self.nodes[node].process.log_is_stuck => {
+            Reply::Refused(Refusal::Full(_)) if !self.nodes[node].process.log_is_stuck => {
                 let Some(host) = self.nodes[node].group(group) else { return Ok(()) };
                 let voters = &host.replica.paxos().configuration().0.voters;
                 let at = |voter| host.nodes.get(voter).is_none_or(|&at| self.is_known_to_have_room(node, at));

@@ -200,7 +200,7 @@ fn found(output: &Output) -> u32 {
 
 fn end_of(error: &Error) -> End {
     match error.reason() {
-        Some(Reason::Busy) => End::Busy,
+        Some(Reason::Busy(_)) => End::Busy,
         Some(_) => End::Failed,
         None => End::Unknown,
     }

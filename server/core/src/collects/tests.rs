@@ -230,7 +230,7 @@ fn whatever_is_in_the_way_ends_it_at_once() {
         assert!(on(&mut collects, |g, acts| g.begin(Time(1), waits(n), all(&many, false), acts)).1.is_empty());
     }
     let (_, answers) = on(&mut collects, |g, acts| g.begin(Time(1), waits(9), all(&many, false), acts));
-    assert!(matches!(&answers[..], [(_, _, Reply::Refused(Refusal::Busy))]));
+    assert!(matches!(&answers[..], [(_, _, Reply::Refused(Refusal::Busy(_)))]));
 }
 
 #[derive(Clone, Copy, Debug)]

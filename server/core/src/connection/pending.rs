@@ -16,6 +16,7 @@ use crate::ids;
 use crate::replica::QueryPart;
 use crate::request::Request;
 use crate::scan::RangeJob;
+use crate::settings::units::show_size;
 use crate::wire_reply::{WireReply, busy};
 use crate::worker::Input;
 
@@ -154,7 +155,13 @@ impl<T> Pending<T> {
         // A read is charged for its answer when it is executed.
         let answer_bytes = work.map_or(0, |_| self.answer_bytes);
         let Some(charge) = account.admit(bytes + answer_bytes) else {
-            return Err(RefusedFrame { refusal: busy(), closes: false });
+            let (free, max) = account.of_node();
+            let text = format!(
+                "{bytes} bytes do not fit the node: {} of limits.node_bytes = {} are free",
+                show_size(free),
+                show_size(max)
+            );
+            return Err(RefusedFrame { refusal: busy(text), closes: false });
         };
         let charge = Arc::new(charge);
         if let Input::Request { request: Request::Read(_, _, held) | Request::Validate(_, held), .. } = &mut input {
@@ -178,7 +185,10 @@ impl<T> Pending<T> {
                 self.ranges.add(stream, *job, now());
                 return None;
             }
-            WireReply::Range(_) => WireReply::Refused(busy()),
+            WireReply::Range(_) => {
+                let text = format!("too many ranges stream on one connection: limits.inflight = {}", self.inflight);
+                WireReply::Refused(busy(text))
+            }
             other => other,
         };
         let ended = self.end(stream)?;

@@ -338,7 +338,7 @@ impl Replica {
     fn on_request(&mut self, now: Time, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
         if self.outputs.are_full() {
             // The directory has lost its majority (protocol.md 4.4): what was promised to wait is held, and no more.
-            return refuse(effects, origin, Refusal::Busy);
+            return refuse(effects, origin, Refusal::Busy("16,384 answers wait for the directory"));
         }
         match request {
             Request::Pack { .. } | Request::Open { .. } if !self.has_keys() => {
@@ -364,7 +364,9 @@ impl Replica {
         match self.paxos.submit_work(now, entry, commands, work, &mut self.ordered) {
             Ok(()) => self.outputs.submitted(origin),
             Err(SubmitError::NotLeader { hint }) => refuse(effects, origin, Refusal::NotLeader { hint }),
-            Err(SubmitError::Busy) => refuse(effects, origin, Refusal::Busy),
+            Err(SubmitError::Busy) => {
+                refuse(effects, origin, Refusal::Busy("the queue of commands to be ordered is full"))
+            }
         }
         self.drain(now, effects);
     }

@@ -120,14 +120,14 @@ impl Replica {
     pub(super) fn on_read(&mut self, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
         let (stale, anywhere) = request.read_rules();
         if self.reads.held.len() + self.reads.asked.len() >= READS_MAX {
-            return refuse(effects, origin, Refusal::Busy);
+            return refuse(effects, origin, Refusal::Busy("16,384 reads wait in one replica"));
         }
         if stale {
             return self.read_stale(origin, &request, effects);
         }
         if self.executor.awaits().is_some() || self.executor.decided() < self.paxos.decided_upto() {
             // What is decided behind the batch that waits may have been answered by a leader before this one.
-            return refuse(effects, origin, Refusal::Busy);
+            return refuse(effects, origin, Refusal::Busy("the replica executes what is decided"));
         }
         let leads = self.leadership.is_own;
         if request.is_first_reading() && (leads || anywhere) {
@@ -271,13 +271,16 @@ impl Replica {
     }
 }
 
+/// Why a read is refused that leaves no room for its answer.
+const NO_ROOM: &str = "answers fill limits.inflight_bytes of the connection, or limits.node_bytes";
+
 /// Reads a state. `counted`: by whom its changes are counted.
 fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, request: &Request) -> Reply {
     let wrong = Reply::Refused(Refusal::WrongPartition);
     let Some(partition) = machine.partition() else { return wrong };
     let version = counted.map(|version| Version { changes: partition.changes().count(), ..version });
     match request {
-        Request::Read(_, account, _) if account.room() == 0 => Reply::Refused(Refusal::Busy),
+        Request::Read(_, account, _) if account.room() == 0 => Reply::Refused(Refusal::Busy(NO_ROOM)),
         Request::Read(read, account, _) => {
             values(instance, partition.get_all(read.keys(), bytes_max(account)), account)
         }
@@ -310,7 +313,7 @@ fn bytes_max(account: &Account) -> usize {
 fn values(instance: Instance, found: Option<Values>, account: &Account) -> Reply {
     match found {
         // Nothing of it was executed: there is no room for any answer.
-        Some(Values { values, .. }) if values.is_empty() => Reply::Refused(Refusal::Busy),
+        Some(Values { values, .. }) if values.is_empty() => Reply::Refused(Refusal::Busy(NO_ROOM)),
         Some(Values { values, left_out, bytes }) => {
             Reply::Read { instance, values, left_out, charge: account.charge(bytes) }
         }

@@ -76,6 +76,6 @@ impl Replica {
         self.stalled_reads.decided = Some(state);
         self.read_again_from(decided.next(), effects);
         // Asked again, they are answered.
-        self.outputs.refuse_reads_from(decided.next(), Refusal::Busy, effects);
+        self.outputs.refuse_reads_from(decided.next(), Refusal::Busy("what the replica read is not decided"), effects);
     }
 }

@@ -51,6 +51,17 @@ pub fn show_size(bytes: u64) -> String {
     format!("{} {name}", bytes / unit)
 }
 
+/// Prints a size for people who compare sizes, in the largest unit below it: `1.9 MiB`, `64 MiB`, `9 B`.
+#[must_use]
+pub fn about_size(bytes: u64) -> String {
+    let (name, unit) = SIZE_UNITS.into_iter().find(|(_, unit)| bytes >= *unit).unwrap_or(("B", 1));
+    let tenths = (u128::from(bytes) * 10 / u128::from(unit)) as u64;
+    match tenths % 10 {
+        tenth if tenth == 0 || tenths >= 1_000 => format!("{} {name}", tenths / 10),
+        tenth => format!("{}.{tenth} {name}", tenths / 10),
+    }
+}
+
 /// Parses a rate in bytes per second: `64 MiB/s`.
 ///
 /// # Errors

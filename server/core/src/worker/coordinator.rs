@@ -18,6 +18,9 @@ use crate::multicast::{MulticastBody, MulticastMessage, PartitionQuery};
 use crate::request::{Origin, Refusal, Reply};
 use crate::{ids, replica};
 
+/// Why a query is refused for want of a place.
+const QUERIES: &str = "too many queries across partitions are under way";
+
 /// Who waits for a query, and what its client is to expect.
 struct Pending {
     origin: Origin,
@@ -221,7 +224,7 @@ impl Worker {
 
     fn on_not_taken(&mut self, query: QueryId, why: NotTaken) {
         let reply = match why {
-            NotTaken::Busy => Reply::Refused(Refusal::Busy),
+            NotTaken::Busy => Reply::Refused(Refusal::Busy(QUERIES)),
             NotTaken::NotLeading => Reply::Refused(Refusal::NotLeader { hint: None }),
             NotTaken::MapChanged { .. } | NotTaken::NoSuchPartition(_) | NotTaken::TooLarge => {
                 Reply::Aborted { text: why.to_string(), unplaced: None }

@@ -20,7 +20,7 @@ use coppice_ordering::{LogRoom, Message, ReplicaId, Time};
 
 use super::{Effect, Group, Note, Worker};
 use crate::replica::Input;
-use crate::request::Request;
+use crate::request::{Fullness, Request};
 
 /// How often a leader that cannot write looks for a replica to lead in its place.
 const TRANSFER_INTERVAL: Duration = Duration::from_millis(500);
@@ -34,6 +34,8 @@ pub struct Resources {
     pub disk_is_full: bool,
     /// Memory is used up to its limit: nothing is to grow.
     pub memory_is_full: bool,
+    /// That limit (`memory.limit`), in bytes.
+    pub memory_limit: u64,
     /// So much memory is used that this node follows no leader any more.
     pub memory_is_spent: bool,
     /// Other nodes that have room for nothing that grows, as they said last.
@@ -82,11 +84,21 @@ impl Worker {
     }
 
     /// Whether a request is refused for want of disk or memory; deletes and reads go on (operations.md 3).
-    pub(super) fn refuses_growth(&self, id: PartitionId, request: &Request) -> bool {
-        if request.is_logged() && self.admission.resources.log_is_stuck {
-            return true;
+    pub(super) fn refuses_growth(&self, id: PartitionId, request: &Request) -> Option<Fullness> {
+        let grows = request.grows() || (request.is_logged() && self.admission.resources.log_is_stuck);
+        if grows { self.fullness(id) } else { None }
+    }
+
+    /// Why writes that grow would be refused, if this node led the partition.
+    pub fn fullness(&self, id: PartitionId) -> Option<Fullness> {
+        let Resources { log_is_stuck, memory_is_full, memory_limit, .. } = self.admission.resources;
+        if log_is_stuck {
+            return Some(Fullness::Log);
         }
-        request.grows() && (self.admission.resources.memory_is_full || self.lacks_majority_with_space(id))
+        if memory_is_full {
+            return Some(Fullness::Memory(memory_limit));
+        }
+        self.lacks_majority_with_space(id).then_some(Fullness::Majority)
     }
 
     /// Whether fewer than a majority of the partition's voters have room.

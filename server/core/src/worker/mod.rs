@@ -51,6 +51,9 @@ use crate::request::{Origin, Refusal, Reply, Request};
 /// Lags are looked at this often at most: a look costs a few loads per replica.
 const LAG_INTERVAL: Duration = Duration::from_millis(10);
 
+/// Why a request is refused that another worker's queue has no place for.
+const MAILBOX: &str = "the queue of a worker thread is full: limits.mailbox";
+
 /// What a worker did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -457,8 +460,8 @@ impl Worker {
         if !self.groups.contains_key(&id) {
             return self.reply(id, origin, Reply::Refused(self.not_here(id)));
         }
-        if self.refuses_growth(id, &request) {
-            return self.reply(id, origin, Reply::Refused(Refusal::Full));
+        if let Some(why) = self.refuses_growth(id, &request) {
+            return self.reply(id, origin, Reply::Refused(Refusal::Full(why)));
         }
         if self.turn.touched.last() != Some(&id) {
             self.turn.touched.push(id);
@@ -502,13 +505,13 @@ impl Worker {
         }
     }
 
-    /// The queue of another worker is full: whoever waits for an answer is told; messages are lost as a network may
-    /// lose them.
+    /// The queue of another worker is full (`limits.mailbox`): whoever waits for an answer is told; messages are lost
+    /// as a network may lose them.
     fn on_undelivered(&mut self, message: Message) {
         match message {
-            Message::Request { group, origin, .. } => self.reply(group, origin, Reply::Refused(Refusal::Busy)),
+            Message::Request { group, origin, .. } => self.reply(group, origin, Reply::Refused(Refusal::Busy(MAILBOX))),
             Message::Query { origin, .. } => {
-                self.reply(PartitionId::DIRECTORY, origin, Reply::Refused(Refusal::Busy));
+                self.reply(PartitionId::DIRECTORY, origin, Reply::Refused(Refusal::Busy(MAILBOX)));
             }
             // A client that hears nothing repeats, or asks for its part again; the others say it again.
             Message::Reply { .. }

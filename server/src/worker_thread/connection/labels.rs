@@ -11,10 +11,10 @@ use crate::metrics::{Op, Outcome};
 pub fn outcome(reply: &Reply) -> Outcome {
     match reply {
         Reply::Refused(Refusal::NotLeader { .. }) | Reply::Unsure { .. } => Outcome::NotLeader,
-        Reply::Refused(Refusal::Busy) => Outcome::Busy,
+        Reply::Refused(Refusal::Busy(_)) => Outcome::Busy,
         Reply::Refused(Refusal::WrongPartition) => Outcome::WrongPartition,
         Reply::Refused(Refusal::SessionExpired) => Outcome::SessionExpired,
-        Reply::Refused(Refusal::Full) => Outcome::Full,
+        Reply::Refused(Refusal::Full(_)) => Outcome::Full,
         Reply::Aborted { .. } => Outcome::Busy,
         Reply::QueryPlan(_) | Reply::Completed { .. } | Reply::Directory(_) => Outcome::Ok,
         Reply::Pack(_) | Reply::Opened(_) => Outcome::Ok,

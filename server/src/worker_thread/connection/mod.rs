@@ -291,9 +291,10 @@ impl Connection {
 }
 
 /// Says to whoever finds no place that there is none.
-pub fn turn_away(stream: &Channel) {
+pub fn turn_away(stream: &Channel, connections: usize) {
     let mut out = BytesMut::new();
-    busy().encode(&mut out, 0);
+    busy(format!("the node has all the connections that it may have: limits.connections = {connections}"))
+        .encode(&mut out, 0);
     // A fresh socket takes so little at once, or the client learns it from the end.
     _ = stream.write_vectored(&[IoSlice::new(&out)]);
 }

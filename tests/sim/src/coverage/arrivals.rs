@@ -199,10 +199,10 @@ impl Coverage {
     /// A client is told this.
     pub fn reply(&mut self, reply: &Reply) {
         match reply {
-            Reply::Refused(Refusal::Busy) => self.note("reply: busy"),
+            Reply::Refused(Refusal::Busy(_)) => self.note("reply: busy"),
             Reply::Refused(Refusal::WrongPartition) => self.note("reply: another partition's"),
             Reply::Refused(Refusal::SessionExpired) => self.note("reply: the session is over"),
-            Reply::Refused(Refusal::Full) => self.note("reply: the disk is full"),
+            Reply::Refused(Refusal::Full(_)) => self.note("reply: the disk is full"),
             Reply::Refused(Refusal::NotLeader { hint: None }) => self.note("reply: no leader is known"),
             Reply::Refused(Refusal::NotLeader { .. }) => self.note("reply: another one leads"),
             Reply::Validated { unchanged, .. } => unchanged.iter().for_each(|unchanged| match unchanged {

@@ -95,7 +95,7 @@ fn read(effects: Vec<Effect>) -> Vec<(Instance, usize)> {
 }
 
 fn busy(effects: &[Effect]) -> usize {
-    let busy = |effect: &&Effect| matches!(effect, Effect::Reply { reply: Reply::Refused(Refusal::Busy), .. });
+    let busy = |effect: &&Effect| matches!(effect, Effect::Reply { reply: Reply::Refused(Refusal::Busy(_)), .. });
     effects.iter().filter(busy).count()
 }
 
