@@ -1,150 +1,36 @@
-//! How a cluster's state reads: one sentence, a table, or json. The words are here, the facts come from the nodes.
+//! How a cluster's state reads: a table, or json. What its sentence is, [`coppice_core::status`] decides.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
+use clap::builder::styling::{AnsiColor, Style};
 use coppice_client::wire::{NodeId, PartitionStatus, ReplicaStatus, Status, Ticket};
+use coppice_core::settings::units::about_size;
+use coppice_core::status as health;
+use coppice_core::status::{Health, sentence};
 use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::text::{Coding, to_base64};
 
-/// A replica that is further behind than this counts as catching up. Two elections' worth: normal jitter stays far
-/// below.
-const LAG_MS_MAX: u64 = 1_000;
-
-/// Whether the cluster may lose a node now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Health {
-    /// Every replica is there.
-    Healthy,
-    /// Everything is served, something is missing.
-    Degraded,
-    /// Some partition has no quorum.
-    Unavailable,
-    /// There is no cluster yet.
-    Unformed,
-}
-
-impl Health {
-    /// Of a cluster, from what its nodes say.
-    #[must_use]
-    pub fn of(status: &Status) -> Self {
-        if status.cluster.is_none() {
-            Self::Unformed
-        } else if status.tolerated_failures < 0 || !status.majority {
-            Self::Unavailable
-        } else if status.nodes.iter().all(|node| node.up) && status.partitions.iter().all(is_whole) {
-            Self::Healthy
-        } else {
-            Self::Degraded
-        }
-    }
-
-    /// How `status` exits.
-    #[must_use]
-    pub fn exit(self) -> Exit {
-        match self {
-            Self::Healthy => Exit::Done,
-            Self::Degraded => Exit::Failed,
-            Self::Unavailable | Self::Unformed => Exit::Unavailable,
-        }
-    }
-
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Healthy => "healthy",
-            Self::Degraded => "degraded",
-            Self::Unavailable => "unavailable",
-            Self::Unformed => "waiting for init",
-        }
-    }
-}
-
-fn is_whole(partition: &PartitionStatus) -> bool {
-    partition.leader.is_some() && partition.replicas.iter().all(is_near)
-}
-
-/// Whether a replica is there and near its leader.
+/// How `status` exits.
 #[must_use]
-pub fn is_near(replica: &ReplicaStatus) -> bool {
-    replica.up && replica.lag_ms <= LAG_MS_MAX
-}
-
-/// The first line of `status`.
-#[must_use]
-pub fn sentence(status: &Status) -> String {
-    let health = Health::of(status);
-    let word = health.word();
-    match (health, status.tolerated_failures) {
-        (Health::Healthy, 0) => format!("{word}: all replicas are up; survives the loss of no node"),
-        (Health::Healthy, 1) => format!("{word}: survives the loss of any 1 node"),
-        (Health::Healthy, n) => format!("{word}: survives the loss of any {n} nodes"),
-        (Health::Degraded, n) => {
-            let nodes = if n == 1 { "node" } else { "nodes" };
-            format!("{word}: survives the loss of {n} more {nodes}{}", missing(status))
-        }
-        (Health::Unavailable, _) if status.majority => format!("{word}: {}", unserved(status)),
-        (Health::Unavailable, _) => format!(
-            "{word}: {}, as {} sees it, which hears no majority of the directory: others may know better",
-            unserved(status),
-            status.node
-        ),
-        (Health::Unformed, _) => format!(
-            "{word}: these nodes belong to no cluster (form one: coppice init; add to one: coppice node add; \
-             in place of a lost node: coppice node replace)"
-        ),
+pub fn exit(health: Health) -> Exit {
+    match health {
+        Health::Healthy => Exit::Done,
+        Health::Degraded | Health::Removed => Exit::Failed,
+        Health::Unavailable | Health::Unformed => Exit::Unavailable,
     }
 }
 
-/// What a degraded cluster waits for.
-fn missing(status: &Status) -> String {
-    let down: Vec<String> = status.nodes.iter().filter(|node| !node.up).map(|node| node.id.to_string()).collect();
-    if !down.is_empty() {
-        let verb = if down.len() == 1 { "is" } else { "are" };
-        return format!(" until {} {verb} back", down.join(" and "));
-    }
-    let leaderless = list(status.partitions.iter().filter(|partition| partition.leader.is_none()));
-    if !leaderless.is_empty() {
-        return format!(" until {leaderless} has a leader");
-    }
-    let replicas = status.partitions.iter().flat_map(|partition| &partition.replicas);
-    let late: BTreeSet<NodeId> = replicas.filter(|replica| !is_near(replica)).map(|replica| replica.node).collect();
-    let full = status.nodes.iter().filter(|node| node.disk_full && late.contains(&node.id));
-    let full: Vec<String> = full.map(|node| node.id.to_string()).collect();
-    if !full.is_empty() {
-        let (verb, disks) = if full.len() == 1 { ("has", "its disk") } else { ("have", "their disks") };
-        return format!(" until {} {verb} room on {disks}", full.join(" and "));
-    }
-    let behind = list(status.partitions.iter().filter(|partition| !is_whole(partition)));
-    if behind.is_empty() { String::new() } else { format!(" until the replicas of {behind} have caught up") }
-}
+/// Columns of a screen that every terminal has.
+const COLUMNS: usize = 80;
 
-fn list<'a>(partitions: impl Iterator<Item = &'a PartitionStatus>) -> String {
-    partitions.map(|partition| partition.id.to_string()).collect::<Vec<_>>().join(" ")
-}
+/// Where the range of a partition stands in its row.
+const RANGE: usize = 1;
 
-/// What is not served, and why.
-fn unserved(status: &Status) -> String {
-    let has_quorum = |partition: &&PartitionStatus| {
-        let voters = partition.replicas.iter().filter(|replica| replica.voter);
-        let (all, up) = (voters.clone().count(), voters.filter(|replica| replica.up).count());
-        up * 2 > all
-    };
-    let name = |partition: &PartitionStatus| match partition.id.0 {
-        0 => "the directory".to_owned(),
-        _ => format!("{} ({})", partition.id, range(partition, Coding::Plain)),
-    };
-    let lost: Vec<String> = status.partitions.iter().filter(|partition| !has_quorum(partition)).map(name).collect();
-    let leaderless = status.partitions.iter().filter(|partition| has_quorum(partition) && partition.leader.is_none());
-    let leaderless: Vec<String> = leaderless.map(name).collect();
-    match (lost.is_empty(), leaderless.is_empty()) {
-        (true, true) => "no quorum for some partition".to_owned(),
-        (true, false) => format!("no leader for {}", leaderless.join(", ")),
-        (false, _) => format!("no quorum for {}", lost.join(", ")),
-    }
-}
+/// Columns of the replicas of a partition; beyond, the first ones and how many there are more.
+const REPLICAS_MAX: usize = 14;
 
 fn range(partition: &PartitionStatus, coding: Coding) -> String {
     let low = if partition.low.is_empty() { String::new() } else { coding.show(&partition.low) };
@@ -152,70 +38,166 @@ fn range(partition: &PartitionStatus, coding: Coding) -> String {
     format!("{low}..{high}")
 }
 
-/// The whole of it for a person.
+/// How the table is drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    pub coding: Coding,
+    /// States are coloured.
+    pub color: bool,
+}
+
+/// The whole of it for a person, in 80 columns. `cut_off`: nodes that do not answer the node that told this, and answer
+/// here.
 ///
 /// # Errors
 /// That of `to`.
-pub fn table(status: &Status, coding: Coding, to: &mut dyn Write) -> io::Result<()> {
-    writeln!(to, "{}", sentence(status))?;
-    if Health::of(status) == Health::Unformed {
+pub fn table(status: &Status, cut_off: &BTreeSet<NodeId>, look: Look, to: &mut dyn Write) -> io::Result<()> {
+    let health = Health::of(status);
+    let color = match health {
+        Health::Healthy => AnsiColor::Green,
+        Health::Degraded | Health::Unformed => AnsiColor::Yellow,
+        Health::Unavailable | Health::Removed => AnsiColor::Red,
+    };
+    let paint = |text: &str, color: AnsiColor| if look.color { painted(text, color) } else { text.to_owned() };
+    let text = wrap(&sentence(status), "  ");
+    writeln!(to, "{}{}", paint(health.word(), color), text.strip_prefix(health.word()).unwrap_or(&text))?;
+    if health == Health::Unformed {
         return Ok(());
     }
-    let nodes: Vec<String> =
-        status.nodes.iter().map(|n| format!("{} {}", n.id, if n.up { "up" } else { "down" })).collect();
+    let nodes = status.nodes.iter().map(|node| match (node.up, cut_off.contains(&node.id)) {
+        (true, _) => format!("{} up", node.id),
+        (false, true) => format!("{} cut off", node.id),
+        (false, false) => format!("{} down", node.id),
+    });
     let flush_us = status.nodes.iter().map(|node| node.flush_us_p99).max().unwrap_or(0);
-    let answered = format!("answered by {}", status.node);
-    writeln!(to, "nodes       {}    flush p99 {}    {answered}", nodes.join("  "), milliseconds(flush_us))?;
-    let header =
-        ["partitions", "range", "leader", "replicas", "keys", "bytes", "op/s", "lag", "window", "batch", "held"];
+    let facts = [format!("  flush p99 {}", milliseconds(flush_us)), format!("  answered by {}", status.node)];
+    for (at, line) in lines(nodes.chain(facts), COLUMNS - 12).into_iter().enumerate() {
+        let line = format!("{:<12}{line}", if at == 0 { "nodes" } else { "" });
+        let line =
+            [" down", " cut off"].iter().fold(line, |line, state| line.replace(state, &paint(state, AnsiColor::Red)));
+        writeln!(to, "{line}")?;
+    }
+    let data = || status.partitions.iter().filter(|partition| partition.id.0 != 0);
+    let header = ["partitions", "range", "leader", "replicas", "keys", "size", "op/s", "lag"];
     let mut rows = vec![header.map(str::to_owned)];
-    rows.extend(
-        status.partitions.iter().filter(|partition| partition.id.0 != 0).map(|partition| row(partition, coding)),
-    );
-    write_rows(&rows, to)?;
+    rows.extend(data().map(|partition| row(partition, look.coding)));
+    write_rows(&mut rows, to)?;
     let leader = status.partitions.iter().find(|partition| partition.id.0 == 0).and_then(|directory| directory.leader);
-    let leader = leader.map_or_else(|| "no leader".to_owned(), |node| format!("leader {node}"));
-    let warnings = if status.warnings.is_empty() { "none".to_owned() } else { status.warnings.join("; ") };
-    let (version, level) = (status.map_version, status.feature_level);
+    let leader = leader.map_or_else(|| paint("no leader", AnsiColor::Red), |node| format!("leader {node}"));
     let tickets = match status.tickets_in_flight {
         1 => "1 ticket".to_owned(),
         count => format!("{count} tickets"),
     };
-    writeln!(
-        to,
-        "directory   {leader}, map version {version}, {tickets} in flight, feature level {level}; warnings: {warnings}"
-    )
+    let (version, level) = (status.map_version, status.feature_level);
+    writeln!(to, "directory   {leader}, map version {version}, {tickets} in flight, feature level {level}")?;
+    for node in cut_off {
+        writeln!(to, "{}", wrap(&health::cut_off(*node, status.node), "  "))?;
+    }
+    for warning in &status.warnings {
+        let text = wrap(&format!("warning: {warning}"), "  ");
+        writeln!(to, "{}{}", paint("warning", AnsiColor::Yellow), text.strip_prefix("warning").unwrap_or(&text))?;
+    }
+    Ok(())
 }
 
-fn row(partition: &PartitionStatus, coding: Coding) -> [String; 11] {
+fn painted(text: &str, color: AnsiColor) -> String {
+    let style = Style::new().fg_color(Some(color.into()));
+    format!("{style}{text}{style:#}")
+}
+
+/// Words two blanks apart, in lines of at most so many columns.
+fn lines(words: impl Iterator<Item = String>, columns: usize) -> Vec<String> {
+    words.fold(Vec::new(), |mut lines, word| {
+        match lines.last_mut() {
+            Some(line) if line.len() + 2 + word.len() <= columns => *line = format!("{line}  {word}"),
+            _ => lines.push(word.trim_start().to_owned()),
+        }
+        lines
+    })
+}
+
+/// A sentence in lines of 80 columns, broken between words and never within a command in backticks.
+fn wrap(text: &str, indent: &str) -> String {
+    let mut quoted = false;
+    let (mut line, mut wrapped) = (String::new(), String::new());
+    let mut words = text.split(' ').peekable();
+    while let Some(word) = words.next() {
+        let mut word = word.to_owned();
+        quoted ^= word.matches('`').count() % 2 == 1;
+        while quoted && let Some(next) = words.next() {
+            quoted ^= next.matches('`').count() % 2 == 1;
+            word = format!("{word} {next}");
+        }
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            wrapped += &line;
+            wrapped.push('\n');
+            line = format!("{indent}{word}");
+        } else {
+            line = if line.is_empty() { word } else { format!("{line} {word}") };
+        }
+    }
+    wrapped + &line
+}
+
+/// Replicas by their nodes, those that are not there first and in brackets.
+fn replicas_of(partition: &PartitionStatus) -> String {
     let mut replicas: Vec<&ReplicaStatus> = partition.replicas.iter().collect();
     replicas.sort_by_key(|replica| replica.node);
-    let replicas: Vec<String> = replicas.into_iter().map(replica_word).collect();
+    let word = |replica: &&ReplicaStatus| {
+        if replica.up { replica.node.to_string() } else { format!("({})", replica.node) }
+    };
+    let all = replicas.iter().map(word).collect::<Vec<_>>().join(" ");
+    if all.len() <= REPLICAS_MAX {
+        return all;
+    }
+    replicas.sort_by_key(|replica| (replica.up, replica.node));
+    let some: Vec<String> = replicas.iter().map(word).take(2).collect();
+    format!("{} +{}", some.join(" "), replicas.len() - some.len())
+}
+
+fn row(partition: &PartitionStatus, coding: Coding) -> [String; 8] {
     let lag = partition.replicas.iter().map(|replica| replica.lag_instances).max().unwrap_or(0);
     [
         format!("  {}", partition.id),
         range(partition, coding),
         partition.leader.map_or_else(|| "-".to_owned(), |node| node.to_string()),
-        replicas.join(" "),
-        partition.keys.to_string(),
-        partition.bytes.to_string(),
-        format!("{:.0}", partition.commands_per_second),
-        lag.to_string(),
-        partition.window.to_string(),
-        format!("{:.0}", partition.batch_commands),
-        partition.held.to_string(),
+        replicas_of(partition),
+        count(partition.keys),
+        about_size(partition.bytes),
+        count(partition.commands_per_second.round() as u64),
+        count(lag),
     ]
 }
 
-/// A replica by its node; in brackets if it is not there.
-fn replica_word(replica: &ReplicaStatus) -> String {
-    if replica.up { replica.node.to_string() } else { format!("({})", replica.node) }
+/// A range of which each end keeps its beginning.
+fn shortened(range: &str, columns: usize) -> String {
+    let cut = |text: &str, columns: usize| match text.chars().count() <= columns {
+        true => text.to_owned(),
+        false => text.chars().take(columns.saturating_sub(1)).chain(['…']).collect(),
+    };
+    let Some((low, high)) = range.split_once("..").filter(|_| range.chars().count() > columns) else {
+        return range.to_owned();
+    };
+    let room = columns.saturating_sub(2);
+    let low_columns = low.chars().count().min(room.saturating_sub(high.chars().count().min(room / 2)));
+    format!("{}..{}", cut(low, low_columns), cut(high, room - low_columns))
 }
 
-/// The first four columns are words, the others numbers.
-fn write_rows(rows: &[[String; 11]], to: &mut dyn Write) -> io::Result<()> {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..11).map(|column| if column == 0 { width(0).max(10) } else { width(column) }).collect();
+/// A number of at most five columns.
+fn count(number: u64) -> String {
+    let units = [("T", 1_000_000_000_000), ("G", 1_000_000_000), ("M", 1_000_000), ("k", 1_000)];
+    let unit = units.into_iter().find(|(_, unit)| number >= 100_000 && number >= *unit);
+    unit.map_or_else(|| number.to_string(), |(name, unit)| format!("{}{name}", number / unit))
+}
+
+/// The first four columns are words, the others numbers. Ranges take what the others leave.
+fn write_rows(rows: &mut [[String; 8]], to: &mut dyn Write) -> io::Result<()> {
+    let width = |rows: &[[String; 8]], column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths = |rows: &[[String; 8]]| [0, 1, 2, 3, 4, 5, 6, 7].map(|column| width(rows, column).unwrap_or(0));
+    let all = widths(rows);
+    let range_max = COLUMNS.saturating_sub(all.iter().map(|width| width + 2).sum::<usize>() - 2 - all[RANGE]);
+    rows.iter_mut().skip(1).for_each(|row| row[RANGE] = shortened(&row[RANGE], range_max));
+    let widths = widths(rows);
     for row in rows {
         let mut line = String::new();
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
@@ -246,7 +228,8 @@ pub fn to_json(status: &Status) -> Value {
                 "node": node.id.to_string(), "name": node.name, "address": node.address, "up": node.up,
                 "incarnation": node.incarnation, "version": node.version, "uptime_ms": node.uptime_ms,
                 "flush_us_p99": node.flush_us_p99, "log_bytes": node.log_bytes,
-                "disk_free_bytes": node.disk_free_bytes, "disk_full": node.disk_full, "memory_bytes": node.memory_bytes,
+                "disk_free_bytes": node.disk_free_bytes, "disk_full": node.disk_full,
+                "memory_full": node.memory_full, "memory_bytes": node.memory_bytes,
                 "connections": node.connections,
             })
         })
@@ -256,11 +239,13 @@ pub fn to_json(status: &Status) -> Value {
         "v": 1,
         "health": health.word(),
         "sentence": sentence(status),
-        "exit": health.exit() as u8,
+        "exit": exit(health) as u8,
         "tolerated_failures": status.tolerated_failures,
         "cluster": status.cluster.map(|cluster| cluster.to_string()),
         "answered_by": status.node.to_string(),
         "majority": status.majority,
+        "removed": status.removed,
+        "replicas": status.replicas,
         "map_version": status.map_version.0,
         "feature_level": status.feature_level,
         "tickets_in_flight": status.tickets_in_flight,
@@ -285,6 +270,7 @@ fn partition_json(partition: &PartitionStatus) -> Value {
     let mut object = json!({
         "partition": partition.id.to_string(),
         "leader": partition.leader.map(|node| node.to_string()),
+        "refuses": partition.refuses,
         "replicas": replicas,
         "ballot": format!("{}.{}", partition.ballot.0, partition.ballot.1),
         "decided_upto": partition.decided_upto,

@@ -21,7 +21,12 @@ impl Standing for MapReply {
 impl Standing for Status {
     fn alone(&self) -> Option<(String, Vec<String>)> {
         let addresses = || self.nodes.iter().map(|node| node.address.clone()).filter(|address| !address.is_empty());
-        (!self.majority).then(|| ("hears no majority of the directory".into(), addresses().collect()))
+        let why = match (self.removed, self.majority) {
+            (true, _) => "was removed from the cluster",
+            (false, false) => "hears no majority of the directory",
+            (false, true) => return None,
+        };
+        Some((why.into(), addresses().collect()))
     }
 }
 

@@ -29,6 +29,10 @@ pub struct Status {
     pub warnings: Vec<String>,
     /// A majority of the directory's voters answered the node: without one it knows only what it sees itself.
     pub majority: bool,
+    /// Replicas that each partition shall have (`replicas`).
+    pub replicas: u32,
+    /// The node that answered was removed from the cluster.
+    pub removed: bool,
 }
 
 /// One node.
@@ -55,6 +59,8 @@ pub struct NodeStatus {
     pub disk_free_bytes: u64,
     /// Its disk is filled to the reserve.
     pub disk_full: bool,
+    /// Its memory is filled to the limit.
+    pub memory_full: bool,
     /// Resident bytes.
     pub memory_bytes: u64,
     /// Client connections.
@@ -73,6 +79,8 @@ pub struct PartitionStatus {
     pub high: Option<Bytes>,
     /// Who leads it; none: nobody that was heard of.
     pub leader: Option<NodeId>,
+    /// Why its leader refuses writes that grow, if it does.
+    pub refuses: Option<String>,
     pub replicas: Vec<ReplicaStatus>,
     /// Ballot of the leader: round and replica.
     pub ballot: (u64, ReplicaId),

@@ -17,7 +17,7 @@ use crate::incarnation::claim::{ClaimError, IncarnationClaim};
 use crate::wire::peer_frame;
 
 /// Version of everything that nodes say to one another.
-pub const PEER_PROTOCOL: u16 = 13;
+pub const PEER_PROTOCOL: u16 = 14;
 
 /// Longest frame before both ends have said who they are, with its header: a greeting, or a refusal.
 pub const HELLO_BYTES_MAX: usize = HEADER_BYTES + 3_072;

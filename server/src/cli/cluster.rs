@@ -1,27 +1,34 @@
 //! Verbs about the cluster as a whole: `status` and `init`.
 
-use std::io::{self, IsTerminal};
+use std::collections::BTreeSet;
+use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coppice_client::Admin;
-use coppice_client::wire::{AdminReply, InitRequest};
+use coppice_client::wire::{AdminReply, InitRequest, NodeId, Status};
+use coppice_client::{Admin, Config};
 use coppice_core::settings::{ClusterSettingError, ClusterSettings};
+use coppice_core::status::Health;
 use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 
 use super::args::{Cli, Format, InitArgs, StatusArgs};
-use super::connect::{admin, note_passed_over};
+use super::connect::{admin, config_of, note_passed_over};
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::input::Inputs;
 use super::output::Output;
-use crate::status_view::{Health, table, to_json};
+use crate::status_view::{Look, exit, table, to_json};
 use crate::text::Coding;
 
 /// Between two looks of `status --watch`.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// `status`: one look, or one each second.
+/// How long a node that the others do not hear may take to answer this program.
+const REACH: Duration = Duration::from_millis(150);
+
+/// `status`: one look, or one each second until Ctrl-C.
 ///
 /// # Errors
 /// That of stdout; a failure is returned with its four lines.
@@ -32,45 +39,98 @@ pub async fn status(
     output: &mut Output<'_>,
 ) -> io::Result<Result<Exit, Failure>> {
     let admin = admin(cli);
+    if !args.watch {
+        let (text, looked) = look(cli, &admin, context, output).await?;
+        output.data.write_all(&text)?;
+        return Ok(looked);
+    }
+    let on_screen = output.style.admin() == Format::Table && output.style.terminal && io::stdout().is_terminal();
+    let _screen = on_screen.then(Screen::take).transpose()?;
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     loop {
-        let looked = look(&admin, context, cli.global.coding(), args.watch, output).await?;
-        if !args.watch {
-            return Ok(looked);
+        let round = async {
+            let (text, looked) = look(cli, &admin, context, output).await?;
+            if on_screen {
+                // Home, and clear what is below.
+                output.data.write_all(b"\x1b[H\x1b[J")?;
+            }
+            output.data.write_all(&text)?;
+            if let Err(failure) = looked {
+                // It may come back: that is what one watches for.
+                output.failure(&failure)?;
+            }
+            output.data.flush()?;
+            tokio::time::sleep(WATCH).await;
+            io::Result::Ok(())
+        };
+        tokio::select! {
+            round = round => round?,
+            _ = interrupt.recv() => return Ok(Ok(Exit::Done)),
+            _ = terminate.recv() => return Ok(Ok(Exit::Done)),
         }
-        if let Err(failure) = looked {
-            // It may come back: that is what one watches for.
-            output.failure(&failure)?;
-        }
-        output.data.flush()?;
-        tokio::time::sleep(WATCH).await;
     }
 }
 
+/// The terminal's second screen, without a cursor; given back when it is dropped, however the watch ends.
+struct Screen;
+
+impl Screen {
+    fn take() -> io::Result<Screen> {
+        write_terminal(b"\x1b[?1049h\x1b[?25l").map(|()| Screen)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that has gone needs nothing.
+        let _ = write_terminal(b"\x1b[?25h\x1b[?1049l");
+    }
+}
+
+fn write_terminal(bytes: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush())
+}
+
+/// What one look shows, and how it ends.
 async fn look(
+    cli: &Cli,
     admin: &Admin,
     context: &Context,
-    coding: Coding,
-    watch: bool,
     output: &mut Output<'_>,
-) -> io::Result<Result<Exit, Failure>> {
+) -> io::Result<(Vec<u8>, Result<Exit, Failure>)> {
     let status = match admin.status(false).await {
         Ok(status) => status,
-        Err(error) => return Ok(Err(errors::admin_failure(&error, context))),
+        Err(error) => return Ok((Vec::new(), Err(errors::admin_failure(&error, context)))),
     };
-    if status.majority {
+    if status.majority && !status.removed {
         note_passed_over(admin, output)?;
     }
+    let cut_off = reached(cli, &status).await;
+    let mut text = Vec::new();
     match output.style.admin() {
-        Format::Json | Format::Jsonl => writeln!(output.data, "{}", to_json(&status))?,
+        Format::Json | Format::Jsonl => {
+            let mut object = to_json(&status);
+            object["cut_off"] = cut_off.iter().map(ToString::to_string).collect();
+            writeln!(text, "{object}")?;
+        }
         Format::Table | Format::Raw => {
-            if watch && io::stdout().is_terminal() {
-                // Home, and clear what is below.
-                write!(output.data, "\x1b[H\x1b[J")?;
-            }
-            table(&status, coding, output.data)?;
+            let look = Look { coding: cli.global.coding(), color: output.style.color };
+            table(&status, &cut_off, look, &mut text)?;
         }
     }
-    Ok(Ok(Health::of(&status).exit()))
+    Ok((text, Ok(exit(Health::of(&status)))))
+}
+
+/// Nodes that do not answer the one that told this status, and answer here: they run, and are cut off.
+async fn reached(cli: &Cli, status: &Status) -> BTreeSet<NodeId> {
+    let mut asked = JoinSet::new();
+    for node in status.nodes.iter().filter(|node| !node.up && status.majority) {
+        let config = Config { timeout: REACH, ..config_of(cli) };
+        let (id, one) = (node.id, Admin::new([node.address.clone()], config));
+        asked.spawn(async move { one.status(true).await.is_ok_and(|told| told.node == id).then_some(id) });
+    }
+    asked.join_all().await.into_iter().flatten().collect()
 }
 
 /// `init`: forms the cluster.

@@ -19,6 +19,8 @@ pub struct Style {
     pub quiet: bool,
     /// Stdout is a terminal.
     pub terminal: bool,
+    /// States are coloured: for a person who has not asked for plain text.
+    pub color: bool,
 }
 
 impl Style {
@@ -26,7 +28,8 @@ impl Style {
     #[must_use]
     pub fn of_process(global: &Global) -> Self {
         let terminal = io::stdout().is_terminal();
-        Self { format: global.output, coding: global.coding(), quiet: global.quiet, terminal }
+        let color = terminal && !coppice_usage::wants_plain();
+        Self { format: global.output, coding: global.coding(), quiet: global.quiet, terminal, color }
     }
 
     /// The format of verbs whose result is keys and values.
@@ -38,7 +41,7 @@ impl Style {
     /// The format of all other verbs.
     #[must_use]
     pub fn admin(&self) -> Format {
-        self.format.unwrap_or(if self.terminal { Format::Table } else { Format::Json })
+        self.format.unwrap_or(Format::Table)
     }
 
     /// Whether errors are objects.

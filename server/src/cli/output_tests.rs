@@ -21,7 +21,7 @@ fn transcript(name: &str, cases: &[(&str, Print)]) {
             ("-o raw --base64", Format::Raw, Coding::Base64),
         ] {
             let (mut data, mut notes) = (Vec::new(), Vec::new());
-            let style = Style { format: Some(format), coding, quiet: false, terminal: false };
+            let style = Style { format: Some(format), coding, quiet: false, terminal: false, color: false };
             let exit = print(&mut Output { style, data: &mut data, notes: &mut notes }).expect("memory takes it");
             text.push_str(&format!("{title} {flag}: exit {}\n", exit as u8));
             for (stream, bytes) in [("out", &data), ("err", &notes)] {

@@ -294,7 +294,7 @@ mod tests {
     fn printed(words: &str, format: Format) -> String {
         let (mut data, mut notes) = (Vec::new(), Vec::new());
         let coding = crate::text::Coding::Plain;
-        let style = Style { format: Some(format), coding, quiet: false, terminal: false };
+        let style = Style { format: Some(format), coding, quiet: false, terminal: false, color: false };
         let mut output = Output { style, data: &mut data, notes: &mut notes };
         run(&args(words), &mut output).expect("memory").expect("a prediction");
         String::from_utf8(data).expect("text")
@@ -351,7 +351,8 @@ mod tests {
             assert!(error.contains(reason), "{words}: {error}");
         }
         let mut nowhere = (Vec::new(), Vec::new());
-        let style = Style { format: None, coding: crate::text::Coding::Plain, quiet: false, terminal: true };
+        let style =
+            Style { format: None, coding: crate::text::Coding::Plain, quiet: false, terminal: true, color: false };
         let mut output = Output { style, data: &mut nowhere.0, notes: &mut nowhere.1 };
         let refused = run(&args("--size 1024k --pack 5"), &mut output).expect("memory").expect_err("too large");
         assert_eq!((refused.exit, refused.next.as_str()), (Exit::Usage, "coppice tuning predict --pack 1"));

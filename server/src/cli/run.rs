@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::Parser;
-use clap::builder::StyledStr;
+use coppice_usage::{drawn, wants_json};
 
 use super::args::Cli;
 use super::connect::context_of;
@@ -148,37 +148,5 @@ pub(crate) fn refuse(error: &clap::Error, line: &[String]) -> io::Result<Exit> {
             }
             Ok(failure.exit)
         }
-    }
-}
-
-/// Help as it is printed: bold and underlined only for people, and only if they have not asked for plain text.
-fn drawn(text: &StyledStr, terminal: bool) -> String {
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    if terminal && !plain { text.ansi().to_string() } else { text.to_string() }
-}
-
-/// Whether errors shall be objects, where the line as a whole cannot be understood.
-fn wants_json(line: &[String]) -> bool {
-    let is_json = |word: &str| word == "json" || word == "jsonl";
-    let joined = |word: &str| {
-        let value =
-            word.strip_prefix("--output=").or_else(|| word.strip_prefix("-o=")).or_else(|| word.strip_prefix("-o"));
-        value.is_some_and(is_json)
-    };
-    let apart = |pair: &[String]| (pair[0] == "-o" || pair[0] == "--output") && is_json(&pair[1]);
-    line.iter().any(|word| joined(word)) || line.windows(2).any(apart)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_are_objects_where_json_was_asked_for_in_any_spelling() {
-        let wants = |line: &str| wants_json(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        for line in ["-o json get", "-ojson get", "get --output=jsonl", "get --output json"] {
-            assert!(wants(line), "{line}");
-        }
-        assert!(!wants("get json") && !wants("-o table put o json"));
     }
 }

@@ -240,7 +240,7 @@ mod tests {
 
     fn printed(report: &TuningReport) -> String {
         let (mut data, mut notes) = (Vec::new(), Vec::new());
-        let style = Style { format: None, coding: Coding::Plain, quiet: false, terminal: true };
+        let style = Style { format: None, coding: Coding::Plain, quiet: false, terminal: true, color: false };
         table(report, &mut Output { style, data: &mut data, notes: &mut notes }).expect("memory");
         data.extend(notes);
         String::from_utf8(data).expect("text")

@@ -1,8 +1,9 @@
 //! Mistakes on the command line, from the parser's words into our four lines.
 
+use clap::CommandFactory;
 use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory};
+use clap::error::ErrorKind;
+use coppice_usage::{Mistake, unknown_verb, verb_of};
 
 use super::args::Cli;
 use super::failure::Failure;
@@ -28,52 +29,55 @@ pub fn refusal(error: &clap::Error, line: &[String]) -> Refusal {
 }
 
 fn mistake(error: &clap::Error, line: &[String]) -> Failure {
-    // A verb that is hidden from the help is none to name.
-    let text = error.render().to_string().replace(", demo-guard", "");
-    let mut paragraphs = text.split("\n\n").map(|paragraph| paragraph.split_whitespace().collect::<Vec<_>>().join(" "));
-    let first = paragraphs.next().unwrap_or_default();
-    let rest: Vec<String> = paragraphs.collect();
-    let tip = rest.iter().find_map(|paragraph| paragraph.strip_prefix("tip: "));
-    let usage = rest.iter().find_map(|paragraph| paragraph.strip_prefix("Usage: "));
-    let cause = match (tip, usage) {
-        (Some(tip), _) => tip.to_owned(),
-        (None, Some(usage)) => format!("it is used as: {usage}"),
-        (None, None) => "it does not match the definition of the verb".to_owned(),
-    };
-    let verb = verb_of(line);
-    let what = first.strip_prefix("error: ").unwrap_or(&first);
-    let what = verb.as_ref().map_or_else(|| what.to_owned(), |verb| format!("{verb}: {what}"));
-    let next = match (suggested(error), &verb) {
-        (Some(suggested), None) if suggested.bytes().all(|b| b.is_ascii_lowercase()) => {
-            format!("coppice {suggested} --help")
-        }
-        (_, Some(verb)) => format!("coppice {verb} --help"),
-        (_, None) => "coppice --help".to_owned(),
-    };
+    let program = Cli::command();
+    let word = unknown_verb(error).filter(|_| verb_of(&program, line).is_none());
+    if let Some((word, verb, cause)) = word.and_then(|word| {
+        let meant = ELSEWHERE.iter().find(|(words, ..)| words.contains(&&*word));
+        meant.map(|(_, verb, cause)| (word.clone(), *verb, *cause))
+    }) {
+        return Failure::usage(format!("there is no verb `{word}`"), cause, format!("coppice {verb} --help"));
+    }
+    let Mistake { what, cause, next } = Mistake::of(error, &program, line);
     Failure::usage(what, cause, next)
 }
 
-/// The verb that the parser thinks was meant.
-fn suggested(error: &clap::Error) -> Option<String> {
-    match error.get(ContextKind::SuggestedSubcommand)? {
-        ContextValue::String(one) => Some(one.clone()),
-        ContextValue::Strings(all) => all.first().cloned(),
-        _ => None,
-    }
-}
-
-/// The first word of the line that is a verb, with the verb below it if it has any.
-fn verb_of(line: &[String]) -> Option<String> {
-    let program = Cli::command();
-    let mut words = line.iter().skip(1);
-    let verb = words.find_map(|word| find(&program, word))?;
-    let below = words.find_map(|word| find(verb, word));
-    Some(below.map_or_else(|| verb.get_name().to_owned(), |below| format!("{} {}", verb.get_name(), below.get_name())))
-}
-
-fn find<'a>(command: &'a Command, word: &str) -> Option<&'a Command> {
-    command.get_subcommands().find(|below| below.get_name() == word)
-}
+/// Words that other programs have for what a verb does here, the verb, and what is said of it.
+const ELSEWHERE: &[(&[&str], &str, &str)] = &[
+    (
+        &["ls", "keys", "dir"],
+        "scan",
+        "`coppice scan ..` prints keys, `coppice node ls` nodes, `coppice partition ls` partitions",
+    ),
+    (
+        &["info", "health", "ping", "top"],
+        "status",
+        "`coppice status` shows how the cluster is, `coppice status --watch` each second",
+    ),
+    (
+        &["start", "server", "run"],
+        "serve",
+        "`coppice serve` runs one node, `coppice demo` a whole cluster on this machine",
+    ),
+    (
+        &["nodes", "members", "add", "drain", "undrain", "remove", "replace"],
+        "node",
+        "`coppice node ls` lists nodes; `node add`, `drain`, `remove` and `replace` change them",
+    ),
+    (
+        &["partitions", "split", "merge", "move"],
+        "partition",
+        "`coppice partition ls` lists partitions; `partition split`, `merge` and `move` change them",
+    ),
+    (
+        &["users", "grant", "revoke"],
+        "user",
+        "`coppice user ls` lists users; `user add`, `grant` and `revoke` change them",
+    ),
+    (&["settings"], "config", "`coppice config get` prints the cluster's settings, `config show` those of a node"),
+    (&["transfer"], "leader", "`coppice leader transfer P N` moves a leadership"),
+    (&["verify"], "check", "`coppice check replicas` compares the replicas"),
+    (&["load", "bench"], "demo", "the load generator is a program of its own: coppice-load run"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -105,6 +109,12 @@ mod tests {
                 "error: 'coppice' requires a subcommand but one was not provided [subcommands: demo, serve,",
             ),
             ("coppice config chek f", "error: config: unrecognized subcommand 'chek'"),
+            (
+                "coppice ls",
+                "error: there is no verb `ls`\nwhere: the command line\ncause: `coppice scan ..` prints keys",
+            ),
+            ("coppice set a", "error: put: the following required arguments were not provided: <VALUE>"),
+            ("coppice rm", "error: delete: the following required arguments were not provided: <KEY>"),
         ];
         for (line, expected) in cases {
             let failure = mistake_of(line);

@@ -32,14 +32,17 @@ pub enum Verb {
     /// Print the value of a key
     Get(GetArgs),
     /// Set a key, whether it exists or not
+    #[command(alias = "set")]
     Put(PairArgs),
     /// Set a key that does not exist; never overwrites
     Insert(PairArgs),
     /// Remove a key
+    #[command(aliases = ["del", "rm"])]
     Delete(DeleteArgs),
     /// Set a key if its value is OLD
     Cas(CasArgs),
     /// Print the pairs of a range in key order
+    #[command(aliases = ["range", "list"])]
     Scan(ScanArgs),
     /// Show whether the cluster is healthy and may lose a node
     Status(StatusArgs),

@@ -11,7 +11,7 @@ use coppice_core::digests::{Comparison, Digests};
 use coppice_core::question::{Answer, Question};
 use coppice_core::status::{Capacity, Condition, LocalReplica, LocalStatus, overview, tolerated_failures};
 use coppice_core::survey::{self, NodeNews};
-use coppice_core::worker::GroupStatus;
+use coppice_core::worker::{Group, GroupStatus};
 use tokio::sync::oneshot;
 
 use super::Control;
@@ -135,7 +135,7 @@ fn status(control: &Control, local: bool) -> impl Future<Output = Status> + use<
         let identity = shared.own.identity().map(|identity| (identity.cluster, identity.node));
         let (cluster, own) = identity.map_or_else(Default::default, |(cluster, own)| (Some(cluster), own));
         let tickets = u32::try_from(shared.metrics.tickets_in_flight()).unwrap_or(u32::MAX);
-        let status = overview(&shared.cluster.map(), (cluster, own), &known, tickets, replicas);
+        let status = overview(&shared.cluster.map(), (cluster, own), &known, (replicas, tickets));
         shared.metrics.set_tolerated_failures(u32::try_from(status.tolerated_failures).ok());
         status
     }
@@ -190,13 +190,16 @@ pub(super) fn survey_if_due(control: &mut Control, rests: bool) {
 pub(super) fn condition(control: &Control) -> Condition {
     let (config, shared) = (&control.shared.config, &control.shared);
     let own = shared.own.identity().map(|identity| identity.node).unwrap_or_default();
+    let space = control.storage.space();
     let copy = control.controller.fence().copy().map(str::to_owned);
     Condition {
         is_insecure: config.insecure && shared.tls().is_none(),
         access_is_on: shared.cluster.access().is_on(),
         flush_is_off: config.log.flush == crate::config::Flush::Off,
         memory_is_full: shared.usage.memory_is_full(),
-        disk_is_full: control.storage.space().is_some_and(|space| space.full),
+        memory: (resident_bytes(), config.memory_limit),
+        disk_is_full: space.is_some_and(|space| space.full),
+        disk: space.map_or((0, 0), |space| (space.free_bytes, space.reserve_bytes)),
         copy: copy.map(|why| (own, why, config.replace_command(own))),
         copies: shared.own.incarnations.copies(),
         damaged: control.controller.replicas().awaiting_snapshot().keys().copied().collect(),
@@ -220,6 +223,7 @@ pub(super) fn local_status(control: &Control) -> impl Future<Output = LocalStatu
         log_bytes: control.storage.flush.log_bytes(),
         disk_free_bytes: space.map_or(0, |space| space.free_bytes),
         disk_full: condition.disk_is_full,
+        memory_full: condition.memory_is_full,
         memory_bytes: resident_bytes(),
         connections: shared.usage.connections() as u32,
     };
@@ -235,10 +239,13 @@ pub(super) fn local_status(control: &Control) -> impl Future<Output = LocalStatu
         let mut replicas = BTreeMap::new();
         for thread in 0..shared.workers.count() {
             let groups = shared.workers.ask(thread, ASK_TIMEOUT, |thread| {
-                thread.worker.groups().iter().map(|(&id, group)| (id, group.status())).collect::<Vec<_>>()
+                let worker = &thread.worker;
+                let told = |(&id, group): (&PartitionId, &Group)| (id, group.status(), worker.fullness(id));
+                worker.groups().iter().map(told).collect::<Vec<_>>()
             });
-            for (id, group) in groups.await.unwrap_or_default() {
-                replicas.insert(id, local_replica(&group, rates.get(id)));
+            for (id, group, full) in groups.await.unwrap_or_default() {
+                let refuses = full.map(|why| why.to_string());
+                replicas.insert(id, LocalReplica { refuses, ..local_replica(&group, rates.get(id)) });
             }
         }
         LocalStatus { node, map_version: shared.cluster.map().version.0, replicas, warnings, full }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use coppice_client::Admin;
 use coppice_client::wire::{NodeId, Status};
+use coppice_core::status::{Health, is_near, sentence};
 use tokio::process::Command;
 
 use super::availability_probe::AvailabilityProbe;
@@ -14,7 +15,7 @@ use super::cuts::Cuts;
 use super::measure::Kind;
 use super::nodes::{Nodes, Progress};
 use super::prompt::Until;
-use crate::status_view::{Health, is_near, milliseconds, sentence};
+use crate::status_view::milliseconds;
 
 /// An election takes a second at most; after this a gap is reported as open.
 const GAP_PATIENCE: Duration = Duration::from_secs(10);

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use coppice_client::wire::InitRequest;
 use coppice_client::{Admin, Client};
 use coppice_core::settings::ClusterSettings;
+use coppice_core::status::Health;
 use tokio::runtime::LocalOptions;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -25,7 +26,6 @@ use super::start::{Started, start};
 use super::terminal::{Terminal, Typed};
 use crate::cli::args::{Cli, DemoArgs};
 use crate::cli::{Exit, Failure, errors};
-use crate::status_view::Health;
 
 /// A cluster that is not whole by then will not be.
 const FORM_TIMEOUT: Duration = Duration::from_secs(20);
@@ -134,6 +134,8 @@ async fn form(nodes: &mut Nodes, waiting: &[u32], partitions: u32, endpoints: &s
         let request = InitRequest {
             partitions,
             split_keys: split_keys(partitions).into_iter().map(Bytes::from).collect(),
+            // As many as there can be: a smaller cluster is not short of any.
+            settings: vec![("replicas".to_owned(), replicas(nodes.count()).to_string())],
             if_needed: true,
             ..InitRequest::default()
         };
@@ -159,6 +161,11 @@ async fn form(nodes: &mut Nodes, waiting: &[u32], partitions: u32, endpoints: &s
     }
 }
 
+/// Replicas of each partition, of so many nodes.
+fn replicas(nodes: u32) -> u32 {
+    nodes.min(ClusterSettings::default().replicas)
+}
+
 /// Whether there is a cluster with partitions. One whose `init` was interrupted has none yet.
 async fn exists(admin: &Admin) -> bool {
     let deadline = Instant::now() + EXISTS_TIMEOUT;
@@ -174,7 +181,7 @@ async fn exists(admin: &Admin) -> bool {
 /// The lines that a demo begins with.
 fn opening(nodes: &Nodes, home: &Home, partitions: usize, since: Instant, export: Option<&str>) -> Vec<String> {
     let (count, version) = (nodes.count(), env!("CARGO_PKG_VERSION"));
-    let replicas = count.min(ClusterSettings::default().replicas);
+    let replicas = replicas(count);
     let plural = |n: usize, word: &str| if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") };
     let mut lines = vec![format!(
         "coppice {version} demo: {}, {} x {}, flush fdatasync",

@@ -79,6 +79,11 @@ fn a_leader_that_is_cut_off_steps_down_and_its_clients_move_on() {
                     && said.err.contains("hears no")
             });
         }
+        // It runs, which the others do not see.
+        let cut_off = format!(r#""cut_off":["{name}"]"#);
+        eventually("it is told from a node that is down", || {
+            cluster.run(&["status", "-o", "json"]).out.contains(&cut_off)
+        });
         let said = cluster.run_at(victim, &["partition", "split", "p1", "--at", "b", "--dry-run"]);
         assert_eq!(said.code, 0, "{said:?}");
         let leader = format!("n{}", (victim + 1) % 3 + 1);

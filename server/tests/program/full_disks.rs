@@ -235,8 +235,8 @@ fn where_all_disks_are_full_reads_of_the_newest_state_go_on() {
     let said = cluster.run(&["scan", "..", "--keys-only", "--timeout", "10s"]);
     assert_eq!((said.code, said.out.lines().count()), (0, done + 2), "ranges go on: {said:?}");
     eventually("the status misses nothing but room", || {
-        let said = cluster.run(&["status"]);
-        said.code == 0 || said.code == 1 && said.out.contains(" room on ")
+        let said = cluster.run(&["status", "-o", "json"]);
+        said.code == 1 && said.out.contains(" room ")
     });
     // Room on two of them is a majority.
     fillers[1..].iter().for_each(|filler| std::fs::remove_file(filler).expect("it is ours"));
@@ -265,7 +265,7 @@ fn a_disk_that_is_full_before_the_others_is_what_the_status_waits_for() {
     let done = put_until_full(&cluster);
     let mut said = None;
     eventually("the status names the disk", || {
-        let now = cluster.run(&["status"]);
+        let now = cluster.run(&["status", "-o", "json"]);
         let named = now.code == 1 && now.out.contains("until n2 has room on its disk");
         said = Some(now);
         named
@@ -310,6 +310,36 @@ fn resident_mib(cluster: &Cluster, node: usize) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", cluster.pid(node))).expect("it lives");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
     line.trim().trim_end_matches("kB").trim().parse::<u64>().expect("a number") >> 10
+}
+
+/// Starts a node anew that has less memory than the program takes.
+fn restart_limited(cluster: &mut Cluster, node: usize) {
+    cluster.kill(node);
+    let mut command = cluster.command(node);
+    command.arg("--memory-limit=16MiB");
+    cluster.start_as(node, command, "ready");
+}
+
+/// A status of such a cluster was `healthy`: every node was up, and no write was taken.
+#[test]
+fn a_cluster_whose_memory_is_at_its_limit_is_not_healthy_and_names_the_limit() {
+    let mut cluster = Cluster::formed(3, "");
+    restart_limited(&mut cluster, 2);
+    let says = |cluster: &Cluster, sentence: &str| {
+        let said = cluster.run(&["status", "-o", "json"]);
+        said.code == 1 && said.out.contains(sentence)
+    };
+    eventually("one of three has no room", || says(&cluster, "; n3 has no room in memory"));
+    assert_eq!(cluster.run(&["put", "a", "1"]).code, 0, "the others have some");
+    restart_limited(&mut cluster, 1);
+    restart_limited(&mut cluster, 0);
+    eventually("no node has any", || {
+        says(&cluster, "the cluster refuses writes that grow: the node that leads has reached memory.limit = 16 MiB; ")
+    });
+    let said = cluster.run(&["put", "a", "2", "--timeout", "1s"]);
+    assert!(said.code == 3 && said.err.contains("memory.limit = 16 MiB"), "{said:?}");
+    let said = cluster.run(&["status"]);
+    assert!(said.out.contains("warning: n2: memory limit reached: "), "a table, in a pipe too: {said:?}");
 }
 
 /// The leader has memory without end. Unless the others tell it of their limit, they grow until they are killed.

@@ -147,13 +147,13 @@ fn a_replica_that_stands_still_shows_how_long_it_is_behind() {
 #[test]
 fn a_cluster_setting_is_changed_on_all_nodes_and_wrong_ones_are_refused() {
     let cluster = Cluster::formed(3, "");
-    let rows = json(&cluster.run(&["config", "get", "window"]));
+    let rows = json(&cluster.run(&["config", "get", "window", "-o", "json"]));
     assert_eq!(rows["settings"][0]["origin"], "default", "{rows}");
     let said = cluster.run(&["config", "set", "window", "7", "-o", "table"]);
     assert_eq!((said.code, said.out.as_str()), (0, "ok  window = 7\n"), "{said:?}");
     for index in 0..3 {
         eventually("every node uses it", || {
-            let rows = json(&cluster.run_at(index, &["config", "get", "window"]));
+            let rows = json(&cluster.run_at(index, &["config", "get", "window", "-o", "json"]));
             rows["settings"][0]["value"] == "7" && rows["settings"][0]["origin"] == "cluster"
         });
     }
@@ -198,7 +198,7 @@ fn a_leadership_goes_where_it_is_sent_and_every_node_is_asked_the_same() {
         let to = format!("n{}", (index + 1) % 3 + 1);
         // On a busy machine the new leader may be late, then the old one goes on; or it is lost again at once.
         eventually("the leader is where it was sent", || {
-            let said = cluster.run_at(index, &["leader", "transfer", "p2", &to]);
+            let said = cluster.run_at(index, &["leader", "transfer", "p2", &to, "-o", "json"]);
             if [3, 6].contains(&said.code) {
                 return false;
             }

@@ -1,5 +1,6 @@
 //! What a node knows of itself and of its replicas, as nodes tell each other, and what operators see of it.
 
+mod health;
 mod overview;
 mod replica_counts;
 mod warnings;
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 
 use coppice_client::wire::{MapVersion, NodeId, NodeStatus, PartitionId, ReplicaId, Ticket};
 use coppice_ordering::Paxos;
+pub use health::{Health, cut_off, is_near, sentence};
 pub use overview::{overview, tolerated_failures};
 pub use replica_counts::{ReplicaCounts, listed, replicas};
 use serde::{Deserialize, Serialize};
@@ -105,6 +107,8 @@ pub struct LocalReplica {
     pub leads: bool,
     /// The leader as it knows it.
     pub leader: Option<NodeId>,
+    /// Why it would refuse writes that grow, if it led.
+    pub refuses: Option<String>,
     /// Highest ballot: round and replica.
     pub ballot: (u64, ReplicaId),
     /// Decided and executed.

@@ -9,14 +9,13 @@ use super::{LocalStatus, ReplicaCounts};
 use crate::majority::{is_majority, voters_up};
 use crate::settings::FEATURE_LEVEL;
 
-/// What node `own` shows, which has heard these nodes, itself included. `replicas`: the cluster's setting; none: `own`
-/// has asked nobody else.
+/// What node `own` shows, which has heard these nodes, itself included. `replicas`: what each partition shall have; none:
+/// `own` has asked nobody else.
 pub fn overview(
     map: &PartitionMap,
     (cluster, own): (Option<ClusterId>, NodeId),
     known: &BTreeMap<NodeId, LocalStatus>,
-    tickets_in_flight: u32,
-    replicas: Option<u32>,
+    (replicas, tickets_in_flight): (Option<u32>, u32),
 ) -> Status {
     let members = map.nodes.iter().filter(|info| info.state != NodeState::Removed);
     let nodes = members.map(|info| match known.get(&info.id) {
@@ -48,6 +47,8 @@ pub fn overview(
         partitions: entries.map(|entry| partition_status(entry, known)).collect(),
         warnings,
         majority: is_majority(map, |node| known.contains_key(&node)),
+        replicas: replicas.unwrap_or_default(),
+        removed: map.node(own).is_some_and(|info| info.state == NodeState::Removed),
     }
 }
 
@@ -87,6 +88,7 @@ fn partition_status(entry: &Entry, known: &BTreeMap<NodeId, LocalStatus>) -> Par
         low: entry.low.clone(),
         high: entry.high.clone(),
         leader,
+        refuses: told.refuses.filter(|_| leader.is_some()),
         replicas: replicas.collect(),
         ballot: told.ballot,
         decided_upto: told.decided_upto,
@@ -107,11 +109,34 @@ fn partition_status(entry: &Entry, known: &BTreeMap<NodeId, LocalStatus>) -> Par
 
 #[cfg(test)]
 mod tests {
-    use coppice_client::map::ReplicaInfo;
+    use coppice_client::map::{Addresses, NodeInfo, ReplicaInfo};
     use coppice_client::wire::{PartitionId, ReplicaId};
 
     use super::*;
     use crate::status::LocalReplica;
+
+    #[test]
+    fn what_a_leader_refuses_and_who_was_removed_is_told() {
+        let replica = |n: u32| ReplicaInfo { replica: ReplicaId(n), node: NodeId(n), role: Role::Voter };
+        let entry = Entry { partition: PartitionId(1), replicas: (1..=3).map(replica).collect(), ..Entry::default() };
+        let state = |n| if n == 4 { NodeState::Removed } else { NodeState::Member };
+        let node =
+            |n| NodeInfo { id: NodeId(n), name: String::new(), addresses: Addresses::default(), state: state(n) };
+        let map =
+            PartitionMap { partitions: vec![entry], nodes: (1..=4).map(node).collect(), ..PartitionMap::default() };
+        let says = |n: u32| {
+            let refuses = Some(format!("n{n} is full"));
+            let replica = LocalReplica { leads: n == 2, refuses, ..LocalReplica::default() };
+            let replicas = if n == 4 { BTreeMap::new() } else { BTreeMap::from([(PartitionId(1), replica)]) };
+            (NodeId(n), LocalStatus { replicas, ..LocalStatus::default() })
+        };
+        let known: BTreeMap<_, _> = (1..=4).map(says).collect();
+        let seen_by = |n| overview(&map, (None, NodeId(n)), &known, (Some(5), 0));
+        let status = seen_by(1);
+        assert_eq!((status.replicas, status.removed, status.nodes.len()), (5, false, 3));
+        assert_eq!(status.partitions[0].refuses.as_deref(), Some("n2 is full"), "followers refuse nobody");
+        assert!(seen_by(4).removed);
+    }
 
     #[test]
     fn a_partition_without_a_leader_survives_nothing() {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 
+use crate::settings::units::about_size;
+
 /// What may be wrong with a node.
 #[derive(Clone, Debug, Default)]
 pub struct Condition {
@@ -15,8 +17,12 @@ pub struct Condition {
     pub flush_is_off: bool,
     /// Its memory is filled to the limit.
     pub memory_is_full: bool,
+    /// Memory in use and `memory.limit`, in bytes.
+    pub memory: (u64, u64),
     /// Its disk is filled to the reserve.
     pub disk_is_full: bool,
+    /// Free bytes of its disk and `log.disk_reserve`.
+    pub disk: (u64, u64),
     /// It runs on a copy of its data directory: which node it is, why, and the command that comes next.
     pub copy: Option<(NodeId, String, String)>,
     /// Nodes that run on copies of their directories, as this one found out, and why.
@@ -43,11 +49,17 @@ impl Condition {
             warnings.push("log.flush is off: a power cut may lose answered writes".into());
         }
         if self.memory_is_full {
-            warnings.push("memory limit reached: writes that grow are refused".into());
+            let (used, limit) = (about_size(self.memory.0), about_size(self.memory.1));
+            warnings.push(format!(
+                "memory limit reached: {used} used, memory.limit = {limit}: writes that grow are refused where it leads"
+            ));
         }
         if self.disk_is_full {
-            warnings
-                .push("disk reserve reached: writes that grow are refused where a majority has no more room".into());
+            let (free, reserve) = (about_size(self.disk.0), about_size(self.disk.1));
+            warnings.push(format!(
+                "disk reserve reached: {free} free, log.disk_reserve = {reserve}: writes that grow are refused where \
+                 a majority has no more room"
+            ));
         }
         if let Some((own, why, next)) = &self.copy {
             warnings.push(format!("{own} takes part in nothing: {why}; replace it: `{next}`"));

@@ -258,6 +258,7 @@ impl GroupStatus {
             saved: self.saved,
             leads: self.leads,
             leader: self.leader,
+            refuses: None,
             ballot: (self.ballot.round.0, ids::wire_replica(self.ballot.replica)),
             decided_upto: self.decided.0,
             trimmed_upto: self.trimmed.0,
