@@ -39,7 +39,7 @@ impl Mistake {
         let cause = match (beginning("tip: "), beginning("Usage: ")) {
             (Some(tip), _) => tip.to_owned(),
             (None, Some(usage)) => format!("it is used as: {usage}"),
-            (None, None) => "it does not match the definition of the verb".to_owned(),
+            (None, None) => "that argument does not take this value".to_owned(),
         };
         let verb = verb_of(program, line);
         let what = beginning("error: ").or(paragraphs.first().map(String::as_str)).unwrap_or_default();
@@ -51,6 +51,15 @@ impl Mistake {
             None => format!("{name} --help"),
         };
         Self { what, cause, next }
+    }
+
+    /// What only the program itself finds wrong with a command line.
+    #[must_use]
+    pub fn named(program: &Command, line: &[String], what: &str) -> Self {
+        let verb = verb_of(program, line).unwrap_or_default();
+        let what = if verb.is_empty() { what.to_owned() } else { format!("{verb}: {what}") };
+        let next = format!("{} {verb} --help", program.get_name()).replace("  ", " ");
+        Self { what, cause: "what the command line names is not there, or does not fit".to_owned(), next }
     }
 
     /// As one object.
@@ -81,7 +90,6 @@ pub fn parse<C: Parser>() -> Result<C, ExitCode> {
         Ok(cli) => return Ok(cli),
         Err(error) => error,
     };
-    // Nobody is told where nobody reads; the exit status is left.
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let text = drawn(&error.render(), io::stdout().is_terminal());
@@ -93,14 +101,26 @@ pub fn parse<C: Parser>() -> Result<C, ExitCode> {
             _ = write!(io::stderr(), "{text}");
         }
         _ => {
-            let mistake = Mistake::of(&error, &C::command(), &line);
-            _ = match wants_json(&line) {
-                true => writeln!(io::stderr(), "{}", mistake.to_json()),
-                false => writeln!(io::stderr(), "{mistake}"),
-            };
+            tell(&Mistake::of(&error, &C::command(), &line), &line);
         }
     }
     Err(ExitCode::from(USAGE))
+}
+
+/// Says what is wrong with a command line that could be parsed, and gives the exit status.
+#[must_use]
+pub fn refuse<C: Parser>(what: &str) -> ExitCode {
+    let line: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    tell(&Mistake::named(&C::command(), &line, what), &line);
+    ExitCode::from(USAGE)
+}
+
+fn tell(mistake: &Mistake, line: &[String]) {
+    // Nobody is told where nobody reads; the exit status is left.
+    _ = match wants_json(line) {
+        true => writeln!(io::stderr(), "{}", mistake.to_json()),
+        false => writeln!(io::stderr(), "{mistake}"),
+    };
 }
 
 /// Help as it is printed: bold and underlined only for people, and only if they have not asked for plain text.
@@ -188,5 +208,7 @@ mod tests {
              cause: a similar argument exists: '--duration'\ntry:   coppice-test run --help"
         );
         assert_eq!(mistake.to_json()["error"]["exit"], 2);
+        let found = Mistake::named(&<Cli as clap::CommandFactory>::command(), &line, "no file x");
+        assert_eq!((found.what.as_str(), found.next.as_str()), ("run: no file x", "coppice-test run --help"));
     }
 }

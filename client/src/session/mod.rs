@@ -315,7 +315,9 @@ fn check(request: &Request) -> Result<(), Reason> {
         Ok(()) => Ok(()),
         Err(PushError::Invalid) => Err(Reason::Invalid),
         Err(PushError::TooLarge(excess)) => Err(Reason::TooLarge(excess.to_string())),
-        Err(PushError::Full | PushError::NotEight | PushError::Order) => Err(Reason::TooLarge("the command".into())),
+        Err(PushError::Full | PushError::NotEight | PushError::Order) => {
+            Err(Reason::TooLarge("the command fits no frame".into()))
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use super::args::{Cli, Format, InitArgs, StatusArgs};
-use super::connect::{admin, config_of, note_passed_over};
+use super::connect::{admin, config_of, note_passed_over_by};
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
 use super::input::Inputs;
@@ -104,7 +104,7 @@ async fn look(
         Err(error) => return Ok((Vec::new(), Err(errors::admin_failure(&error, context)))),
     };
     if status.majority && !status.removed {
-        note_passed_over(admin, output)?;
+        note_passed_over_by(admin, |node| status.nodes.iter().any(|row| row.id == node), output)?;
     }
     let cut_off = reached(cli, &status).await;
     let mut text = Vec::new();

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use coppice_client::wire::NodeId;
 use coppice_client::{Admin, Client, Config};
 
 use super::args::{Cli, DEFAULT_ENDPOINTS};
@@ -30,11 +31,25 @@ pub fn config_of(cli: &Cli) -> Config {
 /// # Errors
 /// That of stderr.
 pub fn note_passed_over(admin: &Admin, output: &mut Output<'_>) -> io::Result<()> {
+    note_passed_over_by(admin, |_| true, output)
+}
+
+/// The same; `is_member`: who is a node of the cluster, as the one that answered knows.
+///
+/// # Errors
+/// That of stderr.
+pub fn note_passed_over_by(
+    admin: &Admin,
+    is_member: impl Fn(NodeId) -> bool,
+    output: &mut Output<'_>,
+) -> io::Result<()> {
     let answered = admin.answered();
     for node in &answered.passed_over {
         let name = node.node.map_or_else(|| node.address.clone(), |id| format!("{id} at {}", node.address));
         let by = answered.by.map_or_else(|| "another node".to_owned(), |id| id.to_string());
-        let why = node.node.and_then(|id| node.error.strip_prefix(&format!("{id} "))).unwrap_or(&node.error);
+        let removed = node.node.is_some_and(|id| !is_member(id));
+        let told = node.node.and_then(|id| node.error.strip_prefix(&format!("{id} "))).unwrap_or(&node.error);
+        let why = if removed { "was removed from the cluster" } else { told };
         output.note(&format!("{name} {why}; {by} answers instead"))?;
     }
     Ok(())

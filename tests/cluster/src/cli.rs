@@ -6,7 +6,6 @@ use clap::{Parser, Subcommand};
 
 /// Exits (operations.md 2).
 const FAILED: u8 = 1;
-const USAGE: u8 = 2;
 
 /// Checks histories of Coppice, and the checkers themselves.
 #[derive(Parser)]
@@ -60,9 +59,6 @@ pub fn main() -> ExitCode {
     };
     match code {
         Ok(code) => ExitCode::from(code),
-        Err(what) => {
-            eprintln!("error: {what}");
-            ExitCode::from(USAGE)
-        }
+        Err(what) => coppice_usage::refuse::<Cli>(&what.to_string()),
     }
 }

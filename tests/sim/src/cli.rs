@@ -166,10 +166,7 @@ pub fn main() -> ExitCode {
         }
         Verb::Replay { what, trace, history } => match planned(&what) {
             Ok(plan) => replay(plan, trace, history),
-            Err(error) => {
-                eprintln!("error: {error}");
-                ExitCode::from(2)
-            }
+            Err(error) => coppice_usage::refuse::<Args>(&error),
         },
         Verb::Shrink { seed, runs, trace, out } => match shrink::shrink(seed, runs) {
             Some(plan) => {
@@ -220,8 +217,9 @@ fn is_covered(coverage: &Coverage, least: u64) -> bool {
 fn sweep(sweep: &Sweep, coverage_min: Option<u64>) -> ExitCode {
     // Jobs take numbers a little beyond the last.
     if sweep.from.checked_add(sweep.count).is_none_or(|end| end.checked_add(sweep.jobs as u64).is_none()) {
-        eprintln!("error: --from {} and --count {} go beyond the last seed, {}", sweep.from, sweep.count, u64::MAX);
-        return ExitCode::from(2);
+        let (from, count) = (sweep.from, sweep.count);
+        let what = format!("--from {from} and --count {count} go beyond the last seed, {}", u64::MAX);
+        return coppice_usage::refuse::<Args>(&what);
     }
     let report = sweep.run();
     let seconds = report.took.as_secs_f64();
