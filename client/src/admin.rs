@@ -16,8 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use self::round::{Round, Standing};
 use crate::channel::Channel;
 use crate::config::Config;
-use crate::connection::describe;
-use crate::error::{NodeError, Place};
+use crate::error::{NodeError, Place, describe};
 use crate::wire::control::{decode_control, encode_control};
 use crate::wire::{ClientId, Frame, FrameDecoder, Hello, Kind, NodeId, PROTOCOL};
 

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::channel::Channel;
 use crate::dial::dial;
-use crate::error::REFUSED;
+use crate::error::describe;
 use crate::tls::Tls;
 use crate::wire::{Frame, FrameDecoder};
 
@@ -137,15 +137,5 @@ fn drop_written(out: &mut VecDeque<Bytes>, mut bytes: usize) {
         }
         bytes -= first.len();
         out.pop_front();
-    }
-}
-
-/// An error in the words of operations.md 2: without the operating system's number.
-pub(crate) fn describe(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => REFUSED.into(),
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => "lost the connection".into(),
-        io::ErrorKind::TimedOut => "timed out".into(),
-        _ => error.to_string(),
     }
 }

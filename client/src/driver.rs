@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tokio::time::Sleep;
 
 use crate::config::Config;
-use crate::connection::{Connection, Event, describe};
-use crate::error::{Error, Reason};
+use crate::connection::{Connection, Event};
+use crate::error::{Error, Reason, describe};
 use crate::map::PartitionMap;
 use crate::session::{CallKey, ConnectionId, Effect, Input, Request, Session, SubmitError};
 use crate::shared::{Delivery, Message, Shared};

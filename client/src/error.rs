@@ -1,7 +1,7 @@
 //! How a call can end without an answer. Two kinds only, because a caller acts on the difference: certainly not
 //! executed, or not known.
 
-use std::fmt;
+use std::{fmt, io};
 
 use bytes::Bytes;
 
@@ -196,6 +196,16 @@ impl fmt::Display for Place {
 
 /// What is said of an address at which nobody listens.
 pub const REFUSED: &str = "refused the connection";
+
+/// An error in the words of operations.md 2: without the operating system's number.
+pub fn describe(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => REFUSED.into(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => "lost the connection".into(),
+        io::ErrorKind::TimedOut => "timed out".into(),
+        _ => error.to_string(),
+    }
+}
 
 /// A node and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use super::super::Nanos;
 use super::super::clock::{Clock, runtime};
 use super::driver::{Driver, DriverEvent};
-use super::{Options, unique_seed, words};
+use super::{Options, unique_seed};
 use crate::target::fill::{self, FillResult};
 use crate::workload::{Key, KeySpace};
 
@@ -92,7 +92,7 @@ impl Contact {
     /// Reads one key, so that the map and a leader are known.
     fn greet(&mut self) -> Result<Arc<PartitionMap>, String> {
         let get = Call::Get { key: Value::from([0u8; 8]), mode: ReadMode::Leader };
-        self.call(get, |_| {}).map_err(|error| words(&error))?;
+        self.call(get, |_| {}).map_err(|error| error.to_string())?;
         self.driver.session().map().cloned().ok_or_else(|| "no node has told its partition map".to_owned())
     }
 }
@@ -109,7 +109,7 @@ pub fn spans(options: &Options, boundary: &[u8]) -> Result<(), String> {
     let mut high = boundary.to_vec();
     high.push(0);
     let range = range(Value::EMPTY, Some(high.into()), 1);
-    contact.call(Call::Range(range), |_| {}).map(drop).map_err(|error| words(&error))
+    contact.call(Call::Range(range), |_| {}).map(drop).map_err(|error| error.to_string())
 }
 
 fn range(low: Value, high: Option<Value>, pairs_max: u64) -> RangeCall {
@@ -126,7 +126,7 @@ pub fn state(options: &Options) -> Result<Vec<Pair>, String> {
     for entry in &contact.greet()?.partitions {
         let range = range(entry.low[..].into(), entry.high.as_deref().map(Value::from), 0);
         let more = |part: &[u8]| pairs.extend(super::driver::pairs(part).map(|(k, v)| (k.to_vec(), v.to_vec())));
-        contact.call(Call::Range(range), more).map_err(|error| words(&error))?;
+        contact.call(Call::Range(range), more).map_err(|error| error.to_string())?;
     }
     Ok(pairs)
 }
@@ -170,7 +170,7 @@ pub fn load(
         for event in loading.contact.wait() {
             let DriverEvent::Ended(token, result) = event else { continue };
             let ended = loading.carried.remove(&token).expect("a call ends once");
-            let answer = result.map_err(|error| words(&error))?;
+            let answer = result.map_err(|error| error.to_string())?;
             match (ended, answer.output) {
                 (BulkPart::Load { part, pairs }, Output::NotLoaded(_)) => {
                     parts[part as usize].under_way += loading.insert_each(part, pairs)?;
@@ -203,7 +203,7 @@ struct Loading {
 impl Loading {
     fn submit(&mut self, command: Command, carried: BulkPart) -> Result<(), String> {
         self.token += 1;
-        self.contact.submit(self.token, LOAD_TIMEOUT, Call::Command(command)).map_err(|error| words(&error))?;
+        self.contact.submit(self.token, LOAD_TIMEOUT, Call::Command(command)).map_err(|error| error.to_string())?;
         self.carried.insert(self.token, carried);
         Ok(())
     }

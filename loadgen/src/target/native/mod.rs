@@ -60,6 +60,7 @@ impl Options {
         let packed = self.pack_bytes > 0;
         Config {
             timeout: self.timeout,
+            fail_when_refused: true,
             pack_bytes: self.pack_bytes.max(1) as usize,
             window: if packed { defaults.window } else { WINDOW_UNPACKED },
             read_window: if packed { defaults.read_window } else { WINDOW_UNPACKED },
@@ -172,7 +173,7 @@ impl Native {
                         Ok(answer) => (End::Ok, found(&answer.output)),
                         Err(error) => {
                             let end = end_of(&error);
-                            self.first_error.get_or_insert_with(|| words(&error));
+                            self.first_error.get_or_insert_with(|| error.to_string());
                             (end, 0)
                         }
                     };
@@ -206,15 +207,6 @@ fn end_of(error: &Error) -> End {
     }
 }
 
-/// The error and the nodes that were tried.
-pub fn words(error: &Error) -> String {
-    let mut text = error.to_string();
-    for node in error.place().nodes.iter().filter(|node| !node.error.is_empty()) {
-        text += &format!("; {} {}", node.address, node.error);
-    }
-    text
-}
-
 impl Target for Native {
     fn now(&self) -> Nanos {
         self.clock.now()
@@ -233,7 +225,7 @@ impl Target for Native {
                 }
             }
             Err(error) => {
-                self.first_error.get_or_insert_with(|| words(&error));
+                self.first_error.get_or_insert_with(|| error.to_string());
                 self.refused.push(slot);
             }
         }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use coppice_client::channel::Channel;
+use coppice_client::error::describe;
 use coppice_client::tls::Tls;
 use coppice_client::wire::{Frame, FrameDecoder};
 
@@ -80,7 +81,7 @@ impl Socket {
     fn end(&mut self, error: &std::io::Error) -> Event {
         self.state = State::Ended;
         self.out.clear();
-        Event::Ended(error.to_string())
+        Event::Ended(describe(error))
     }
 
     /// Writes what is queued.
