@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use coppice_server::metrics::{Node, Op, Outcome, PartitionSample, Queue, Stage};
+use coppice_server::metrics::{Format, Node, Op, Outcome, PartitionSample, Queue, Stage};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 fn node_with_64_partitions() -> Node {
@@ -42,7 +42,12 @@ fn metrics(criterion: &mut Criterion) {
     let partition = node.partition("p1");
     let sample = PartitionSample { leads: true, ..PartitionSample::default() };
     criterion.bench_function("publish one partition", |bencher| bencher.iter(|| partition.publish(black_box(&sample))));
-    criterion.bench_function("render 64 partitions", |bencher| bencher.iter(|| black_box(node.render()).len()));
+    criterion.bench_function("render 64 partitions", |bencher| {
+        bencher.iter(|| black_box(node.render(Format::OpenMetrics)).len())
+    });
+    criterion.bench_function("render 64 partitions as text", |bencher| {
+        bencher.iter(|| black_box(node.render(Format::Text)).len())
+    });
 }
 
 criterion_group!(benches, metrics);

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `/livez` | 200 while all worker threads turn; it never looks at the cluster: restarting heals no quorum |
 //! | `/readyz` | 200 when ready; else 503 and the reasons as json, with `?verbose` one per line |
-//! | `/metrics` | OpenMetrics text |
+//! | `/metrics` | OpenMetrics, or the text format of Prometheus, as `Accept` says |
 //! | `/status` | the json of `coppice status` |
 //! | `/config` | effective values as json; the closure leaves secrets out |
 //! | `/` | an index of these |
@@ -18,6 +18,7 @@
 mod authorization;
 mod connections;
 mod hosts;
+mod negotiation;
 #[cfg(test)]
 mod tests;
 
@@ -30,7 +31,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::extract::{RawQuery, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -159,7 +160,7 @@ const INDEX: &str = concat!(
     "
 /livez    200 while the worker threads turn
 /readyz   200 when ready for clients, else 503 and the reasons (?verbose: one per line)
-/metrics  OpenMetrics
+/metrics  OpenMetrics or Prometheus text, as Accept says
 /status   the json of `coppice status`
 /config   effective configuration
 "
@@ -196,9 +197,10 @@ async fn readyz(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) ->
     (code, lines.join("\n") + "\n").into_response()
 }
 
-async fn render_metrics(State(shared): State<Arc<Shared>>) -> Response {
-    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, content_type)], shared.admin.metrics.render()).into_response()
+async fn render_metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Response {
+    let format = negotiation::format(&headers);
+    let headers = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")];
+    (headers, shared.admin.metrics.render(format)).into_response()
 }
 
 async fn status(State(shared): State<Arc<Shared>>) -> Response {

@@ -84,6 +84,7 @@ impl Node {
         };
         let workers = config.worker_threads.max(1);
         let metrics = metrics::Node::new(workers);
+        metrics.set_memory_limit(config.memory_limit);
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| mailbox(config.limits.mailbox)).unzip();
         let (events, to_control) = mpsc::unbounded_channel();
         let tell = events.clone();
@@ -168,7 +169,7 @@ impl Node {
 
     /// Its metrics, as `/metrics` shows them.
     pub fn metrics(&self) -> String {
-        self.shared.metrics.render()
+        self.shared.metrics.render(metrics::Format::OpenMetrics)
     }
 
     /// Who leads a group, as this node knows it.

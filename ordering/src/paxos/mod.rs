@@ -353,6 +353,22 @@ impl Paxos {
         self.acceptor.promised()
     }
 
+    /// Batches in memory, and what is around them, in bytes.
+    pub fn kept_bytes(&self) -> usize {
+        self.acceptor.slots.len_bytes()
+    }
+
+    /// Some leader or replica has decided everything up to here, as far as this one was told; it may lack a part of it.
+    pub fn told_upto(&self) -> Instance {
+        let told = self.learner.behind.as_ref().map_or(Instance::ZERO, |behind| behind.upto);
+        self.learner.decided_upto.max(told)
+    }
+
+    /// Whether so many missing instances are few enough to be on their way; more of them have to be asked for.
+    pub fn may_be_on_their_way(&self, missing: u64) -> bool {
+        missing <= 2 * u64::from(self.settings.window)
+    }
+
     /// Everything up to here is decided, and known here.
     pub fn decided_upto(&self) -> Instance {
         self.learner.decided_upto

@@ -53,13 +53,20 @@ fn every_path_of_the_index_answers() {
 }
 
 #[test]
-fn metrics_are_open_metrics_text() {
+fn metrics_come_as_they_are_asked_for() {
     let server = serve(admin(&[]));
     let (code, head, body) = fetch(&server, "/metrics");
     assert_eq!(code, 200);
-    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{head}");
-    assert!(body.contains("coppice_build_info{version="), "{body}");
-    assert!(body.ends_with("# EOF\n"));
+    assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{head}");
+    assert!(head.contains("vary: Accept"), "{head}");
+    assert!(body.contains("# TYPE coppice_build_info gauge\ncoppice_build_info{version="), "{body}");
+    let request = "GET /metrics HTTP/1.1\r\nhost: test\r\naccept: application/openmetrics-text;version=1.0.0,\
+                   text/plain;version=0.0.4;q=0.5\r\nconnection: close\r\n\r\n";
+    let answer = exchange(&server, request);
+    let content_type = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n";
+    assert!(answer.contains(content_type), "{answer}");
+    assert!(answer.contains("# TYPE coppice_build info\ncoppice_build_info{version="), "{answer}");
+    assert!(answer.ends_with("# EOF\n"));
 }
 
 #[test]

@@ -319,7 +319,7 @@ impl Control {
     /// Above `memory.limit` growing writes are refused; it clears by itself (operations.md 3).
     fn check_memory(&self) {
         let limit = self.shared.config.memory_limit;
-        let used = status::resident_bytes();
+        let used = crate::process::resident_bytes();
         let full = limit > 0 && used > limit;
         if full && !self.shared.usage.memory_is_full() {
             tracing::warn!(used, limit, "memory limit reached: writes that grow are refused");

@@ -19,6 +19,7 @@ use super::coalesced;
 use super::rates::{Rate, Sample};
 use super::survey::survey;
 use crate::log::FlushReport;
+use crate::process::resident_bytes;
 use crate::worker_thread::{self, Flushes, WorkerThread};
 
 /// How long another node may take to say how it is; dead and paused ones are known by then.
@@ -80,16 +81,6 @@ impl FlushTimes {
         newest.sort_unstable();
         newest.get(newest.len() * 99 / 100).or(newest.last()).map_or(0, |&micros| u64::from(micros))
     }
-}
-
-/// Linux on the machines that we run on.
-const PAGE_BYTES: u64 = 4_096;
-
-/// Memory of this process, in bytes; 0 where the system does not say.
-pub fn resident_bytes() -> u64 {
-    let Ok(text) = std::fs::read_to_string("/proc/self/statm") else { return 0 };
-    let pages: u64 = text.split_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0);
-    pages * PAGE_BYTES
 }
 
 /// Has the worker threads tune their groups, publish their metrics, and say what rates are made of.

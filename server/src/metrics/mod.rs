@@ -1,15 +1,15 @@
 //! Metrics of a node (operations.md 4). [`Metric`] is the only source of names; threads write through handles
-//! ([`Worker`], [`Partition`], [`Peer`], [`Log`]) that they get once and keep; `/metrics` renders all as OpenMetrics.
+//! ([`Worker`], [`Partition`], [`Peer`], [`Log`]) that they get once and keep; `/metrics` renders all of them.
 //! Writing costs a relaxed addition to a cell that no other thread writes. Nothing here knows who reads.
 //!
 //! ```
-//! use coppice_server::metrics::{Node, Op, Outcome};
+//! use coppice_server::metrics::{Format, Node, Op, Outcome};
 //! use std::time::Duration;
 //!
 //! let node = Node::new(1);                       // one per process
 //! let worker = node.worker(0);                     // one per worker thread, kept by it
 //! worker.request(Op::Put, Outcome::Ok, Duration::from_micros(700));
-//! assert!(node.render().contains("coppice_requests_total{op=\"put\",result=\"ok\"} 1"));
+//! assert!(node.render(Format::OpenMetrics).contains("coppice_requests_total{op=\"put\",result=\"ok\"} 1"));
 //! ```
 
 mod cells;
@@ -27,8 +27,9 @@ use std::time::Duration;
 
 use cells::{BYTES, COUNT, Cell, Histogram, SECONDS, STEPS, nanos};
 pub use names::{
-    CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Tuned, Unit, Warning,
+    Area, CloseReason, Kind, Labels, Metric, Op, Outcome, Queue, Stage, TicketResult, Tuned, Unit, Warning,
 };
+pub use render::Format;
 
 /// All metrics of one process. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -42,6 +43,7 @@ struct NodeCells {
     partitions: Mutex<BTreeMap<Label, Arc<PartitionCells>>>,
     tolerated_failures: AtomicI64,
     digest_mismatches: Cell,
+    memory_limit: Cell,
     warnings: [Cell; Warning::COUNT],
 }
 
@@ -71,6 +73,7 @@ impl Node {
             partitions: Mutex::default(),
             tolerated_failures: AtomicI64::new(UNKNOWN),
             digest_mismatches: Cell::default(),
+            memory_limit: Cell::default(),
             warnings: Default::default(),
         }))
     }
@@ -110,6 +113,11 @@ impl Node {
         self.0.digest_mismatches.add(1);
     }
 
+    /// `memory.limit`, in bytes.
+    pub fn set_memory_limit(&self, bytes: u64) {
+        self.0.memory_limit.set(bytes);
+    }
+
     /// Turns a warning on or off.
     pub fn set_warning(&self, warning: Warning, on: bool) {
         self.0.warnings[warning.index()].set(u64::from(on));
@@ -120,9 +128,9 @@ impl Node {
         self.0.workers.iter().map(|worker| worker.turns.get()).collect()
     }
 
-    /// The OpenMetrics text.
-    pub fn render(&self) -> String {
-        render::render(self)
+    /// The text of `/metrics`.
+    pub fn render(&self, format: Format) -> String {
+        render::render(self, format)
     }
 
     fn partitions(&self) -> MutexGuard<'_, BTreeMap<Label, Arc<PartitionCells>>> {
@@ -153,6 +161,7 @@ struct WorkerCells {
     worker_step_cpu_seconds: Histogram,
     queue_depth: [Cell; Queue::COUNT],
     rejected: [Cell; Queue::COUNT],
+    memory: [Cell; Area::COUNT],
 }
 
 /// Of the tickets that this thread coordinates.
@@ -185,6 +194,7 @@ impl WorkerCells {
             worker_step_cpu_seconds: Histogram::new(STEPS),
             queue_depth: Default::default(),
             rejected: Default::default(),
+            memory: Default::default(),
         }
     }
 }
@@ -259,6 +269,11 @@ impl Worker {
     /// Entries now in this thread's queue.
     pub fn set_queue_depth(&self, queue: Queue, entries: u64) {
         self.0.queue_depth[queue.index()].set(entries);
+    }
+
+    /// Bytes that an area holds now on account of this thread.
+    pub fn set_memory(&self, area: Area, bytes: u64) {
+        self.0.memory[area.index()].set(bytes);
     }
 
     /// A full queue or a limit turned work away.

@@ -24,6 +24,17 @@ pub enum Kind {
     Info,
 }
 
+impl Kind {
+    /// The end of the names of its series, if they all have the same.
+    pub const fn ending(self) -> &'static str {
+        match self {
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+            Kind::Gauge | Kind::Histogram => "",
+        }
+    }
+}
+
 /// Label names of a metric. `partition` and `node` are never on a histogram; no label is a key or a client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Labels {
@@ -43,6 +54,8 @@ pub enum Labels {
     Warning,
     /// `{result}`, see [`TicketResult`].
     Result,
+    /// `{area}`, see [`Area`].
+    Area,
     /// `{partition}`: `p1`; `p0` is the directory.
     Partition,
     PartitionNode,
@@ -63,6 +76,7 @@ impl Labels {
             Self::Queue => &["queue"],
             Self::Warning => &["kind"],
             Self::Result => &["result"],
+            Self::Area => &["area"],
             Self::Partition => &["partition"],
             Self::PartitionNode => &["partition", "node"],
             Self::Tuning => &["partition", "value", "kind"],
@@ -83,7 +97,7 @@ macro_rules! metrics {
             /// All of them, in the order in which `/metrics` shows them.
             pub const ALL: &'static [Metric] = &[$(Metric::$variant,)*];
 
-            /// Name without prefix, unit and type ending.
+            /// Name without prefix, unit and type ending; one of a process has its prefix.
             pub const fn stem(self) -> &'static str {
                 match self { $(Self::$variant => $stem,)* }
             }
@@ -196,14 +210,43 @@ metrics! {
         "Nodes that may fail now without loss of service; -1: some partition has no quorum, or no leader.";
     Warning => "warning", Gauge, None, Warning,
         "1 while a warning of `coppice status` is on.";
+    MemoryBytes => "memory", Gauge, Bytes, Area,
+        "Bytes of content that the node holds in memory, by what; what lies around it comes on top.";
+    MemoryLimitBytes => "memory_limit", Gauge, Bytes, None,
+        "Resident memory above which writes that grow are refused; 0: no limit.";
+    AllocatorBytes => "allocator", Gauge, Bytes, None,
+        "Memory that the allocator has taken from the system and not given back.";
     BuildInfo => "build", Info, None, Version,
         "The running build.";
+    ProcessCpuSeconds => "process_cpu", Counter, Seconds, None,
+        "Total user and system CPU time spent in seconds.";
+    ProcessOpenFds => "process_open_fds", Gauge, None, None,
+        "Number of open file descriptors.";
+    ProcessMaxFds => "process_max_fds", Gauge, None, None,
+        "Maximum number of open file descriptors.";
+    ProcessVirtualMemoryBytes => "process_virtual_memory", Gauge, Bytes, None,
+        "Virtual memory size in bytes.";
+    ProcessResidentMemoryBytes => "process_resident_memory", Gauge, Bytes, None,
+        "Resident memory size in bytes.";
+    ProcessStartTimeSeconds => "process_start_time", Gauge, Seconds, None,
+        "Start time of the process since unix epoch in seconds.";
+    ProcessThreads => "process_threads", Gauge, None, None,
+        "Number of OS threads in the process.";
 }
 
-/// Prefix of every name.
-pub const PREFIX: &str = "coppice";
+/// Prefix of the names that are ours. Those of [`PROCESS`] are what every Prometheus client says of its process.
+const PREFIX: &str = "coppice_";
+
+/// How the names begin that carry no prefix.
+const PROCESS: &str = "process_";
 
 impl Metric {
+    /// Name without unit and type ending.
+    pub fn family(self) -> String {
+        let prefix = if self.stem().starts_with(PROCESS) { "" } else { PREFIX };
+        format!("{prefix}{}", self.stem())
+    }
+
     /// Full name of the family, as dashboards write it without type endings: `coppice_request_seconds`.
     pub fn name(self) -> String {
         let unit = match self.unit() {
@@ -211,7 +254,7 @@ impl Metric {
             Unit::Seconds => "_seconds",
             Unit::Bytes => "_bytes",
         };
-        format!("{PREFIX}_{}{unit}", self.stem())
+        self.family() + unit
     }
 }
 
@@ -401,6 +444,24 @@ label_values! {
         Inflight = "inflight",
         /// Bytes of all requests in flight on the node (`limits.node_bytes`).
         NodeBytes = "node_bytes",
+    }
+}
+
+label_values! {
+    /// What the memory of a node holds.
+    Area {
+        /// Keys and values of all replicas.
+        Trees = "trees",
+        /// Batches of the logs that are kept for peers, or undecided.
+        Logs = "logs",
+        /// Replies of sessions that clients have not acknowledged.
+        Sessions = "sessions",
+        /// What takes undecided batches back.
+        Undo = "undo",
+        /// Requests and answers in flight (`limits.node_bytes`).
+        Requests = "requests",
+        /// Parts of scans that wait for their readers (`limits.scan_bytes`).
+        Scans = "scans",
     }
 }
 

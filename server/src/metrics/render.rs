@@ -1,5 +1,7 @@
-//! Cells to OpenMetrics text, through prometheus-client's encoder (names, types, escaping). One family per [`Metric`],
-//! in the order of the enum; every family is listed even while it has no series, so that dashboards can be checked.
+//! Cells to text, through prometheus-client's encoder (names, types, escaping). One family per [`Metric`], in the order
+//! of the enum; every family is listed even while it has no series, so that dashboards can be checked.
+//!
+//! The encoder writes OpenMetrics. The older format of Prometheus has the same series, and differs in the comments.
 
 use std::fmt::Error;
 use std::sync::Arc;
@@ -12,23 +14,80 @@ use prometheus_client::registry::{Registry, Unit as EncodedUnit};
 
 use super::cells::{Cell, Histogram, Total, seconds};
 use super::names::{
-    CloseReason, Kind, Labels, Metric, Op, Outcome, PREFIX, Queue, Stage, TicketResult, Tuned, Unit, Warning,
+    Area, CloseReason, Kind, Labels, Metric, Op, Outcome, Queue, Stage, TicketResult, Tuned, Unit, Warning,
 };
 use super::{Label, NOT_SEEN, Node, PartitionCells, UNKNOWN, WorkerCells};
+use crate::process::Process;
 
-/// All metrics of a node as one OpenMetrics document.
-pub(super) fn render(node: &Node) -> String {
-    let mut registry = Registry::with_prefix(PREFIX);
-    registry.register_collector(Box::new(node.clone()));
+/// How metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+    /// The text format of Prometheus, 0.0.4.
+    Text,
+}
+
+impl Format {
+    /// The content type of an answer.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// All metrics of a node as one document.
+pub(super) fn render(node: &Node, format: Format) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape { node: node.clone(), process: Process::read() }));
     let mut out = String::with_capacity(64 * 1024);
     // Writing to a string fails only if an encoder of ours does, which is a bug of this file.
     text::encode(&mut out, &registry).expect("metrics are encoded into memory");
+    match format {
+        Format::OpenMetrics => out,
+        Format::Text => as_text(&out),
+    }
+}
+
+/// OpenMetrics in the text format of Prometheus. There a family is named as its series, units have no line, and an info
+/// is a gauge.
+fn as_text(open_metrics: &str) -> String {
+    let mut families = Metric::ALL.iter();
+    let mut family = None;
+    let mut out = String::with_capacity(open_metrics.len());
+    for line in open_metrics.split_inclusive('\n') {
+        if !line.starts_with('#') {
+            out.push_str(line);
+        } else if line.starts_with("# HELP ") {
+            family = families.next().map(|&metric| (metric, metric.name() + metric.kind().ending()));
+            if let Some((metric, name)) = &family {
+                out.extend(["# HELP ", name, " ", metric.help(), "\n"]);
+            }
+        } else if let Some((metric, name)) = family.as_ref().filter(|_| line.starts_with("# TYPE ")) {
+            let kind = match metric.kind() {
+                Kind::Counter => "counter",
+                Kind::Gauge | Kind::Info => "gauge",
+                Kind::Histogram => "histogram",
+            };
+            out.extend(["# TYPE ", name, " ", kind, "\n"]);
+        }
+    }
     out
 }
 
-impl Collector for Node {
+/// A node and its process, as they are for one scrape.
+#[derive(Debug)]
+struct Scrape {
+    node: Node,
+    process: Process,
+}
+
+impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
-        let partitions: Vec<_> = self.partitions().iter().map(|(id, cells)| (id.clone(), Arc::clone(cells))).collect();
+        let partitions = self.node.partitions();
+        let partitions: Vec<_> = partitions.iter().map(|(id, cells)| (id.clone(), Arc::clone(cells))).collect();
         for &metric in Metric::ALL {
             let unit = match metric.unit() {
                 Unit::None => None,
@@ -41,7 +100,8 @@ impl Collector for Node {
                 Kind::Histogram => MetricType::Histogram,
                 Kind::Info => MetricType::Info,
             };
-            let family = encoder.encode_descriptor(metric.stem(), metric.help(), unit, kind)?;
+            let name = metric.family();
+            let family = encoder.encode_descriptor(&name, metric.help(), unit, kind)?;
             Family { metric, encoder: family }.encode(self, &partitions)?;
         }
         Ok(())
@@ -55,17 +115,17 @@ struct Family<'a> {
 }
 
 impl Family<'_> {
-    fn encode(&mut self, node: &Node, partitions: &[(Label, Arc<PartitionCells>)]) -> Result<(), Error> {
+    fn encode(&mut self, scrape: &Scrape, partitions: &[(Label, Arc<PartitionCells>)]) -> Result<(), Error> {
         match self.metric.labels() {
             Labels::Partition => partitions.iter().try_for_each(|(id, cells)| self.partition(&id.text, cells)),
             Labels::PartitionNode => partitions.iter().try_for_each(|(id, cells)| self.peers(&id.text, cells)),
             Labels::Tuning => partitions.iter().try_for_each(|(id, cells)| self.tuning(&id.text, cells)),
-            _ => self.node(node),
+            _ => self.node(scrape),
         }
     }
 
-    fn node(&mut self, node: &Node) -> Result<(), Error> {
-        let cells = &*node.0;
+    fn node(&mut self, scrape: &Scrape) -> Result<(), Error> {
+        let (cells, process) = (&*scrape.node.0, &scrape.process);
         let workers = &cells.workers;
         match self.metric {
             Metric::RequestSeconds => Op::ALL.iter().try_for_each(|op| {
@@ -111,6 +171,18 @@ impl Family<'_> {
                 .iter()
                 .try_for_each(|warning| self.value(&[warning.text()], cells.warnings[warning.index()].get())),
             Metric::BuildInfo => self.encoder.encode_info(&[("version", env!("CARGO_PKG_VERSION"))]),
+            Metric::MemoryBytes => Area::ALL
+                .iter()
+                .try_for_each(|area| self.value(&[area.text()], sum(workers, |worker| &worker.memory[area.index()]))),
+            Metric::MemoryLimitBytes => self.value(&[], cells.memory_limit.get()),
+            Metric::AllocatorBytes => process.allocator_bytes.map_or(Ok(()), |bytes| self.value(&[], bytes)),
+            Metric::ProcessCpuSeconds => self.number(&[], process.cpu_seconds),
+            Metric::ProcessOpenFds => self.value(&[], process.open_fds),
+            Metric::ProcessMaxFds => process.fds_max.map_or(Ok(()), |max| self.value(&[], max)),
+            Metric::ProcessVirtualMemoryBytes => self.value(&[], process.virtual_bytes),
+            Metric::ProcessResidentMemoryBytes => self.value(&[], process.resident_bytes),
+            Metric::ProcessStartTimeSeconds => self.number(&[], process.start_seconds),
+            Metric::ProcessThreads => self.value(&[], process.threads),
             metric => unreachable!("{metric:?} is a metric of a partition"),
         }
     }
@@ -167,8 +239,7 @@ impl Family<'_> {
         }
         Tuned::ALL.iter().try_for_each(|tuned| {
             let (value, kind) = tuned.labels();
-            let number = f64::from_bits(cells.tuning.values[tuned.index()].get());
-            self.series(&[id, value, kind], |series| series.encode_gauge(&number))
+            self.number(&[id, value, kind], f64::from_bits(cells.tuning.values[tuned.index()].get()))
         })
     }
 
@@ -183,8 +254,12 @@ impl Family<'_> {
 
     /// One series of a counter or gauge in seconds.
     fn time(&mut self, labels: &[&str], nanos: u64) -> Result<(), Error> {
+        self.number(labels, seconds(nanos))
+    }
+
+    /// One series of a counter or gauge that is no whole number.
+    fn number(&mut self, labels: &[&str], value: f64) -> Result<(), Error> {
         let kind = self.metric.kind();
-        let value = seconds(nanos);
         self.series(labels, |series| match kind {
             Kind::Counter => series.encode_counter::<NoLabelSet, _, f64>(&value, None),
             _ => series.encode_gauge(&value),

@@ -90,6 +90,11 @@ impl Usage {
         &self.budget
     }
 
+    /// Bytes of range chunks that wait to be read by clients.
+    pub fn scan_bytes(&self) -> u64 {
+        self.scan_bytes.load(Ordering::Relaxed).max(0) as u64
+    }
+
     /// So many bytes of range chunks wait for slow readers; negative: they wait no more.
     pub fn add_scan_bytes(&self, bytes: i64) {
         self.scan_bytes.fetch_add(bytes, Ordering::Relaxed);

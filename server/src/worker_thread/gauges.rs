@@ -10,7 +10,7 @@ use coppice_ordering::{Instance, Time};
 
 use super::load::LoadMeter;
 use super::{Group, WorkerThread};
-use crate::metrics::{self, CloseReason, Op, Outcome, Partition, PartitionSample, Queue, Tuned};
+use crate::metrics::{self, Area, CloseReason, Op, Outcome, Partition, PartitionSample, Queue, Tuned};
 
 /// Instances whose times are remembered, for requests that turn out to be slow.
 const TIMES_KEPT: usize = 1_024;
@@ -102,8 +102,16 @@ pub(crate) fn publish(thread: &mut WorkerThread) {
     metrics.set_queue_depth(Queue::Connections, thread.connections.len() as u64);
     if thread.index == 0 {
         // Of the whole node: shown once.
-        metrics.set_queue_depth(Queue::NodeBytes, thread.shared.usage.budget().bytes());
+        let usage = &thread.shared.usage;
+        metrics.set_queue_depth(Queue::NodeBytes, usage.budget().bytes());
+        metrics.set_memory(Area::Requests, usage.budget().bytes());
+        metrics.set_memory(Area::Scans, usage.scan_bytes());
     }
+    let bytes = |of: fn(&Group) -> u64| thread.worker.groups().values().map(of).sum();
+    metrics.set_memory(Area::Trees, bytes(|group| group.size().1));
+    metrics.set_memory(Area::Logs, bytes(|group| group.replica.paxos().kept_bytes() as u64));
+    metrics.set_memory(Area::Sessions, bytes(|group| group.sessions().map_or(0, |sessions| sessions.bytes() as u64)));
+    metrics.set_memory(Area::Undo, bytes(|group| group.replica.executor().undo_bytes()));
     for (id, group) in thread.worker.groups() {
         if let Some(observed) = thread.metrics.groups.get_mut(id) {
             observed.publish(group, &thread.metrics.worker);
@@ -144,7 +152,7 @@ impl GroupMetrics {
         let executor = group.replica.executor();
         let counters = paxos.counters();
         let (keys, bytes) = group.size();
-        let sessions = executor.machine().partition().map_or(0, |partition| partition.sessions().len() as u64);
+        let sessions = group.sessions().map_or(0, |sessions| sessions.len() as u64);
         self.metrics.publish(&PartitionSample {
             commands_decided: counters.commands_decided,
             instances_decided: counters.instances_decided,

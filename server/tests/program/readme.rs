@@ -157,10 +157,12 @@ fn every_other_command_of_the_first_page_is_one_that_exists() {
 fn every_metric_of_the_manual_is_on_a_live_node() {
     let cluster = Cluster::formed(1, "");
     let page = cluster.page(0, "/metrics");
-    let rows = OPERATIONS.lines().filter_map(|line| line.strip_prefix("| `coppice_")?.split_once('`'));
-    let listed: BTreeSet<&str> = rows.map(|(name, _)| name.trim_end_matches("_info")).collect();
-    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE coppice_")?.split_once(' '));
-    let shown: BTreeSet<&str> = families.map(|(name, _)| name).collect();
+    let is_metric = |name: &&str| name.starts_with("coppice_") || name.starts_with("process_");
+    let rows = OPERATIONS.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let listed: BTreeSet<&str> = rows.map(|(name, _)| name.trim_end_matches("_info")).filter(is_metric).collect();
+    let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let shown: BTreeSet<&str> =
+        families.map(|(name, _)| name.trim_end_matches("_total").trim_end_matches("_info")).collect();
     assert_eq!(listed, shown);
 }
 

@@ -130,6 +130,7 @@ const ORDERS: &[Order] = &[
             "busy_poll",
             "logging",
             "config",
+            "process",
             "metrics",
             "status_view",
             "files",

@@ -12,6 +12,7 @@ use super::tuning::GroupTuner;
 use crate::checkpoint_due::{Logged, Needs};
 use crate::ids;
 use crate::replica::Replica;
+use crate::sessions::Sessions;
 use crate::snapshot::SavedBoundaries;
 use crate::status::{GroupReport, LocalReplica};
 use crate::wire::peer::Envelope;
@@ -216,7 +217,7 @@ impl Group {
             last_ticket: self.replica.last_ticket(),
             released: self.replica.released(),
             window: (paxos.in_flight().0 as u64, u64::from(paxos.settings().window)),
-            sessions: executor.machine().partition().map_or(0, |partition| partition.sessions().len() as u64),
+            sessions: self.sessions().map_or(0, |sessions| sessions.len() as u64),
             instances_decided: counters.instances_decided,
             commands_decided: counters.commands_decided,
             digests: executor.digests().chain([executor.digest_now()]).collect(),
@@ -239,6 +240,11 @@ impl Group {
             advanced: self.checkpoints.at != Some(self.replica.executor().decided()),
             alone: self.checkpoints.alone,
         }
+    }
+
+    /// The sessions as last executed; none: it is the directory's.
+    pub fn sessions(&self) -> Option<&Sessions> {
+        Some(self.replica.executor().machine().partition()?.sessions())
     }
 
     /// Keys, and bytes of keys and values, as last executed.
