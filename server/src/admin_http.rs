@@ -45,6 +45,9 @@ use crate::metrics;
 /// far beyond any step, checkpoint or election.
 const STALL_MAX: Duration = Duration::from_secs(5);
 
+/// How often it is seen whether the threads turn, so that the first question is answered as well as the next ones.
+const WATCH: Duration = Duration::from_secs(1);
+
 /// A thread that seems to stand still gets this long to make a turn: after a pause of the whole process (SIGSTOP, a
 /// suspended machine) the first question may come before the first turn.
 const STALL_GRACE: Duration = Duration::from_millis(250);
@@ -102,11 +105,14 @@ impl Server {
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new().name("admin-http".into()).spawn(move || {
-            let serve = axum::serve(connections::Bounded::new(listener), authorization::with_peers(router(admin)))
-                .into_future();
+            let turns = Mutex::new(Turns::new(admin.metrics.turns(), Instant::now()));
+            let shared = Arc::new(Shared { admin, turns });
+            let router = authorization::with_peers(router(&shared));
+            let serve = axum::serve(connections::Bounded::new(listener), router).into_future();
             runtime.block_on(async {
                 tokio::select! {
                     _ = serve => {}
+                    () = watch(&shared) => {}
                     _ = stopped => {}
                 }
             });
@@ -137,10 +143,17 @@ struct Shared {
     turns: Mutex<Turns>,
 }
 
-fn router(admin: Admin) -> Router {
-    let turns = Mutex::new(Turns::new(admin.metrics.turns(), Instant::now()));
-    let hosts = admin.hosts.clone();
-    let access = Arc::clone(&admin.access);
+/// Sees for ever whether the threads turn.
+async fn watch(shared: &Shared) {
+    loop {
+        tokio::time::sleep(WATCH).await;
+        shared.stalled();
+    }
+}
+
+fn router(shared: &Arc<Shared>) -> Router {
+    let hosts = shared.admin.hosts.clone();
+    let access = Arc::clone(&shared.admin.access);
     Router::new()
         .route("/", get(index))
         .route("/livez", get(livez))
@@ -150,7 +163,7 @@ fn router(admin: Admin) -> Router {
         .route("/config", get(config))
         .fallback(not_found)
         .layer(axum::middleware::from_fn_with_state(access, authorization::check))
-        .with_state(Arc::new(Shared { admin, turns }))
+        .with_state(Arc::clone(shared))
         .layer(axum::middleware::from_fn_with_state(hosts, hosts::check))
 }
 
@@ -183,7 +196,8 @@ async fn livez(State(shared): State<Arc<Shared>>) -> Response {
     if stalled.is_empty() {
         return "ok\n".into_response();
     }
-    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "v": 1, "live": false, "stalled_shards": stalled }))).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "v": 1, "live": false, "stalled_workers": stalled })))
+        .into_response()
 }
 
 async fn readyz(State(shared): State<Arc<Shared>>, RawQuery(query): RawQuery) -> Response {

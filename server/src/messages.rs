@@ -18,6 +18,8 @@ pub enum ToControl {
         /// Where to.
         reply: oneshot::Sender<Arc<Status>>,
     },
+    /// Why this node is not ready for clients; nothing: it is.
+    Readiness(oneshot::Sender<Vec<String>>),
     /// An operator's verb.
     Admin {
         request: Box<AdminRequest>,

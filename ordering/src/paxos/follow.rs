@@ -80,8 +80,7 @@ impl Paxos {
         }
         // What is missing may be on its way, unless it is too much for that.
         let missing = upto.ahead_of(self.learner.decided_upto);
-        let on_its_way = missing <= 2 * u64::from(self.settings.window);
-        let grace = if on_its_way { self.settings.retransmit_min } else { Duration::ZERO };
+        let grace = if self.may_be_on_their_way(missing) { self.settings.retransmit_min } else { Duration::ZERO };
         self.learner.note_behind(upto, ballot.replica, self.now, grace);
     }
 

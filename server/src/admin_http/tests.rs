@@ -175,6 +175,30 @@ fn a_stopped_endpoint_gives_its_port_back() {
     assert!(TcpStream::connect(address).is_err());
 }
 
+/// Whoever asked for the first time was told that all is well, however long a thread had stood still.
+#[test]
+fn the_first_question_finds_a_thread_that_stands_still() {
+    let admin = admin(&[]);
+    let (turning, standing) = (admin.metrics.worker(0), admin.metrics.worker(1));
+    standing.turn();
+    let server = serve(admin);
+    let until = Instant::now() + STALL_MAX + WATCH + STALL_GRACE;
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let turns = std::thread::spawn(move || {
+        while stopped.recv_timeout(Duration::from_millis(10)).is_err() {
+            turning.turn();
+        }
+    });
+    standing.turn();
+    std::thread::sleep(until - Instant::now());
+    let (code, _, body) = fetch(&server, "/livez");
+    assert_eq!((code, body.as_str()), (503, r#"{"live":false,"stalled_workers":[1],"v":1}"#));
+    standing.turn();
+    assert_eq!(fetch(&server, "/livez").0, 200, "it turns again");
+    _ = stop.send(());
+    turns.join().expect("no panic");
+}
+
 #[test]
 fn a_thread_that_stands_still_is_found_and_one_that_turns_is_not() {
     let start = Instant::now();

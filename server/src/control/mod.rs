@@ -248,6 +248,7 @@ impl Control {
         match message {
             ToControl::Report(report) => self.tell(controller::Input::Report(report)),
             ToControl::Status { get, reply } => status::answer_status(self, get, reply),
+            ToControl::Readiness(reply) => status::answer_readiness(self, reply),
             ToControl::Admin { request, by, reply } => majority::answer_operator(self, by, *request, reply),
             ToControl::Question { asker, question, reply } => self.answer_question(*asker, *question, reply),
             ToControl::Vetted(node, Ok(())) => self.tell(controller::Input::LetIn(node)),

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use coppice_client::wire::{NodeId, NodeStatus, PartitionId, Status, StatusGet};
+use coppice_core::controller::reasons_against_readiness;
 use coppice_core::digests::{Comparison, Digests};
 use coppice_core::question::{Answer, Question};
 use coppice_core::status::{Capacity, Condition, LocalReplica, LocalStatus, overview, tolerated_failures};
@@ -116,6 +117,21 @@ pub(super) fn answer_status(control: &mut Control, get: StatusGet, reply: onesho
         };
         coalesced::ask(control, |questions| &mut questions.statuses, make, reply);
     }
+}
+
+/// Asks the worker threads how their replicas are, and says what keeps this node from being ready.
+pub(super) fn answer_readiness(control: &Control, reply: oneshot::Sender<Vec<String>>) {
+    let shared = Arc::clone(&control.shared);
+    crate::task::spawn(async move {
+        let mut heard = Vec::new();
+        for thread in 0..shared.workers.count() {
+            let replicas = shared.workers.ask(thread, ASK_TIMEOUT, |thread| {
+                thread.worker.groups().iter().map(|(&id, group)| (id, group.readiness())).collect()
+            });
+            heard.push(replicas.await);
+        }
+        shared.call(move |control| _ = reply.send(reasons_against_readiness(&control.controller, &heard)));
+    });
 }
 
 fn status(control: &Control, local: bool) -> impl Future<Output = Status> + use<> {

@@ -1,6 +1,7 @@
 //! What admin HTTP is told of the node.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use coppice_client::wire::StatusGet;
 use tokio::sync::oneshot;
@@ -9,6 +10,9 @@ use crate::admin_http;
 use crate::config::{Address, NODE_SETTINGS, NodeConfig};
 use crate::messages::ToControl;
 use crate::shared::Shared;
+
+/// How long a node that is asked whether it is ready may take. Probes give up after some seconds too.
+const READINESS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What admin HTTP may ask of the node.
 pub(super) fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
@@ -29,7 +33,7 @@ pub(super) fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
                 async move { receiver.await.map(|status| crate::status_view::to_json(&status)).unwrap_or_default() },
             )
         }),
-        readiness: admin_http::ask(move || readiness(&for_readiness)),
+        readiness: Arc::new(move || Box::pin(readiness(Arc::clone(&for_readiness)))),
         config: admin_http::ask(move || {
             let rows =
                 NODE_SETTINGS.iter().map(|setting| (setting.key.to_owned(), setting.show(&for_config.config).into()));
@@ -48,21 +52,19 @@ fn hosts(config: &NodeConfig) -> admin_http::Hosts {
 }
 
 /// Why the node is not ready; empty if it is.
-fn readiness(shared: &Shared) -> Vec<String> {
+async fn readiness(shared: Arc<Shared>) -> Vec<String> {
     let recovering = shared.recovery.lines();
     if !recovering.is_empty() {
         return recovering;
     }
-    let Some(identity) = shared.own.identity() else { return vec!["waiting for init".into()] };
-    let map = shared.cluster.map();
-    if map.version.0 == 0 {
-        return vec!["the partition map is not known yet".into()];
-    }
     if shared.is_draining() {
         return vec!["the node is stopping".into()];
     }
-    let hosted = map.groups();
-    let hosted = hosted.filter(|entry| entry.replica_on(identity.node).is_some());
-    let leaderless = hosted.filter(|entry| shared.cluster.leader(entry.partition).is_none());
-    leaderless.map(|entry| format!("{} has no leader that this node knows", entry.partition)).collect()
+    let (sender, receiver) = oneshot::channel();
+    shared.tell_control(ToControl::Readiness(sender));
+    match tokio::time::timeout(READINESS_TIMEOUT, receiver).await {
+        Ok(Ok(reasons)) => reasons,
+        Ok(Err(_)) => vec!["the node is stopping".into()],
+        Err(_) => vec!["the control thread does not answer".into()],
+    }
 }

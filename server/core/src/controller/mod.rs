@@ -9,6 +9,7 @@ mod adoption;
 pub mod directory_routing;
 mod fetches;
 mod links;
+mod readiness;
 mod replicas;
 pub mod routing;
 mod step;
@@ -25,6 +26,7 @@ pub use adoption::ClusterState;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::Time;
+pub use readiness::{HeardReplicas, reasons_against_readiness};
 pub use step::{Effect, FetchId, Input, RecoveredReplica, VerbId};
 pub use transfer::{Reached, TransferId, TransferOutcome};
 

@@ -1,5 +1,7 @@
 //! Each test is a rule of [`super`], told by what goes in and what comes out.
 
+mod readiness;
+
 use bytes::Bytes;
 use coppice_btree::KeyRange;
 use coppice_client::map::{Addresses, Entry, NodeInfo, NodeState, ReplicaInfo, Role};

@@ -132,6 +132,16 @@ pub struct GroupStatus {
     pub saved: MapVersion,
 }
 
+/// Whether one replica could serve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaReadiness {
+    /// It leads and serves, or hears its leader.
+    pub is_led: bool,
+    /// Instances that others have decided and that are not executed here; 0 while they are few enough to be on their
+    /// way.
+    pub lacks: u64,
+}
+
 /// Whether a message that came from node `node` is from the replica that it names, by where the group's replicas live.
 fn comes_from(nodes: &BTreeMap<ReplicaId, NodeId>, replica: ReplicaId, node: NodeId) -> bool {
     nodes.get(&replica) == Some(&node) || mutant!(sender_not_checked)
@@ -193,6 +203,14 @@ impl Group {
             let Some(durable) = replica.paxos().durable_upto(id) else { continue };
             lags.entry(node).or_insert_with(|| Lag::new(now, decided)).observe(now, decided, durable);
         }
+    }
+
+    /// Whether it could serve.
+    pub fn readiness(&self) -> ReplicaReadiness {
+        let paxos = self.replica.paxos();
+        let missing = paxos.told_upto().ahead_of(self.replica.executor().decided());
+        let is_led = self.replica.leader().is_some();
+        ReplicaReadiness { is_led, lacks: if paxos.may_be_on_their_way(missing) { 0 } else { missing } }
     }
 
     /// What `status` shows.

@@ -34,7 +34,7 @@ use coppice_client::map::PartitionMap;
 use coppice_client::wire::{ClientId, ClusterId, NodeId, PartitionId};
 use coppice_ordering::Time;
 pub use disk_admission::Resources;
-pub use group::{Checkpoints, Group, GroupStatus, Splits, Writing};
+pub use group::{Checkpoints, Group, GroupStatus, ReplicaReadiness, Splits, Writing};
 pub use lag::Lag;
 use parts::ParkedParts;
 pub use settings::WorkerSettings;
