@@ -17,6 +17,7 @@ mod lost_quorum;
 mod membership;
 mod nodes;
 mod operate;
+mod ops;
 mod prompt;
 mod readme;
 #[cfg(feature = "failpoints")]
