@@ -109,6 +109,8 @@ struct Configs {
     generation: u64,
     /// Whom the own certificate names.
     names: Names,
+    /// When it ends.
+    ends_at: Option<u64>,
     to_server: Arc<ClientConfig>,
     to_node: Arc<ClientConfig>,
     /// Both none without an own certificate.
@@ -189,6 +191,11 @@ impl Tls {
     /// Whom it names.
     pub fn must_name(&self, node: NodeId) -> Result<(), TlsError> {
         self.current().named(&self.0.files, Some(node))
+    }
+
+    /// When the own certificate ends, in seconds of Unix time; none: there is none.
+    pub fn ends_at(&self) -> Option<u64> {
+        self.current().ends_at
     }
 
     /// Why the newest files are not in use, if they are not.
@@ -332,10 +339,11 @@ fn read(files: &Files, generation: u64) -> Result<Configs, TlsError> {
         config.send_tls13_tickets = 0;
         Ok(Some(Arc::new(config)))
     };
-    let names = own.as_ref().and_then(|(chain, ..)| chain.first()).map(Names::of).unwrap_or_default();
+    let certificate = own.as_ref().and_then(|(chain, ..)| chain.first());
     Ok(Configs {
         generation,
-        names,
+        names: certificate.map(Names::of).unwrap_or_default(),
+        ends_at: certificate.and_then(names::ends_at),
         to_server: dialling(false)?,
         to_node: dialling(true)?,
         for_clients: listening(false)?,

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_cert_signed_by_trust_anchor};
@@ -23,6 +24,20 @@ const ANY_NODE: &str = "node.any";
 
 /// Names of one certificate that are looked at; a certificate for more hosts than that is for one purpose alone.
 const NAMES_MAX: usize = 64;
+
+/// After every date that a certificate can name.
+const NEVER: UnixTime = UnixTime::since_unix_epoch(Duration::from_secs(1 << 40));
+
+/// When a certificate ends, in seconds of Unix time; none: it is no certificate.
+pub(super) fn ends_at(certificate: &CertificateDer<'_>) -> Option<u64> {
+    let parsed = ParsedCertificate::try_from(certificate).ok()?;
+    // The verifier looks at the dates before it looks for an issuer, and says which one has passed.
+    let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+    match verify_server_cert_signed_by_trust_anchor(&parsed, &RootCertStore::empty(), &[], NEVER, algorithms.all) {
+        Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => Some(not_after.as_secs()),
+        _ => None,
+    }
+}
 
 /// Whom a verified certificate names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

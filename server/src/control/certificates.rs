@@ -39,6 +39,7 @@ impl Retirement {
                 tracing::error!(error, "certificates have changed and cannot be used: the old ones stay in use");
             }
         }
+        shared.metrics.set_certificate_expiry(tls.ends_at());
         let Some(elapsed) = self.since.map(|since| since.elapsed()) else { return };
         let last = elapsed >= RETIRE_WITHIN;
         if last {

@@ -44,6 +44,8 @@ struct NodeCells {
     tolerated_failures: AtomicI64,
     digest_mismatches: Cell,
     memory_limit: Cell,
+    /// 0: there is none.
+    certificate_expiry: Cell,
     warnings: [Cell; Warning::COUNT],
 }
 
@@ -74,6 +76,7 @@ impl Node {
             tolerated_failures: AtomicI64::new(UNKNOWN),
             digest_mismatches: Cell::default(),
             memory_limit: Cell::default(),
+            certificate_expiry: Cell::default(),
             warnings: Default::default(),
         }))
     }
@@ -116,6 +119,11 @@ impl Node {
     /// `memory.limit`, in bytes.
     pub fn set_memory_limit(&self, bytes: u64) {
         self.0.memory_limit.set(bytes);
+    }
+
+    /// When the node's own certificate ends, in seconds of Unix time.
+    pub fn set_certificate_expiry(&self, ends_at: Option<u64>) {
+        self.0.certificate_expiry.set(ends_at.unwrap_or(0));
     }
 
     /// Turns a warning on or off.

@@ -210,6 +210,8 @@ metrics! {
         "Nodes that may fail now without loss of service; -1: some partition has no quorum, or no leader.";
     Warning => "warning", Gauge, None, Warning,
         "1 while a warning of `coppice status` is on.";
+    CertificateExpirySeconds => "certificate_expiry", Gauge, Seconds, None,
+        "When the node's own certificate ends, in Unix time; absent without one.";
     MemoryBytes => "memory", Gauge, Bytes, Area,
         "Bytes of content that the node holds in memory, by what; what lies around it comes on top.";
     MemoryLimitBytes => "memory_limit", Gauge, Bytes, None,

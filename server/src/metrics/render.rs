@@ -174,6 +174,10 @@ impl Family<'_> {
             Metric::MemoryBytes => Area::ALL
                 .iter()
                 .try_for_each(|area| self.value(&[area.text()], sum(workers, |worker| &worker.memory[area.index()]))),
+            Metric::CertificateExpirySeconds => match cells.certificate_expiry.get() {
+                0 => Ok(()),
+                ends_at => self.value(&[], ends_at),
+            },
             Metric::MemoryLimitBytes => self.value(&[], cells.memory_limit.get()),
             Metric::AllocatorBytes => process.allocator_bytes.map_or(Ok(()), |bytes| self.value(&[], bytes)),
             Metric::ProcessCpuSeconds => self.number(&[], process.cpu_seconds),

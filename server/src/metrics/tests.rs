@@ -32,6 +32,7 @@ fn busy_node(partitions: u32) -> Node {
     node.log().set_disk(64 << 20, 1 << 30);
     node.log().set_queue_depth(5);
     node.set_tolerated_failures(Some(1));
+    node.set_certificate_expiry(Some(2_000_000_000));
     Warning::ALL.iter().for_each(|warning| node.set_warning(*warning, true));
     for id in 0..partitions {
         let partition = node.partition(format_args!("p{id}"));
@@ -130,6 +131,15 @@ fn the_manual_lists_every_metric_with_type_unit_and_labels() {
         let row = format!("| `{name}` | {kind}{unit} | {} |", labels.join(", ")).replace("|  |", "| |");
         assert!(manual.contains(&row), "docs/operations.md 4.1 lacks the row: {row}");
     }
+}
+
+#[test]
+fn a_node_without_a_certificate_names_no_end_of_one() {
+    let node = busy_node(1);
+    let end = |node: &Node| value(&node.render(Format::OpenMetrics), "coppice_certificate_expiry_seconds");
+    assert_eq!(end(&node), Some(2e9));
+    node.set_certificate_expiry(None);
+    assert_eq!(end(&node), None);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use coppice_server::metrics::Metric;
 
-use crate::support::{Cluster, eventually};
+use crate::support::{Cluster, eventually, run};
 
 /// Labels that Prometheus gives to what it scrapes.
 const SCRAPED: [&str; 2] = ["instance", "job"];
@@ -197,6 +197,7 @@ fn every_metric_and_label_of_the_files_is_served_and_every_metric_is_on_the_dash
         (0..3).for_each(|node| served.add(&metrics(&cluster, node)));
         drop(stop);
     });
+    served.add(&metrics_of_one_with_a_certificate());
     let dashboard: serde_json::Value = serde_json::from_str(&file("grafana.json")).expect("json");
     let mut expressions = Vec::new();
     texts_of(&dashboard, &["expr", "definition"], &mut expressions);
@@ -230,6 +231,29 @@ fn every_metric_and_label_of_the_files_is_served_and_every_metric_is_on_the_dash
             eprintln!("skipped: `promtool check metrics`, since there is no promtool (Debian's package prometheus)")
         }
     }
+}
+
+/// What a process shows beside that if it has a certificate. It belongs to no cluster.
+fn metrics_of_one_with_a_certificate() -> String {
+    let mut cluster = Cluster::stopped(1, &[]);
+    let directory = cluster.scratch.path("certs");
+    let said = run(&["cert", "ca", "--dir", &directory.display().to_string(), "--nodes", "1"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let mut command = cluster.command(0);
+    for (flag, file) in [("--tls-ca", "ca.pem"), ("--tls-cert", "n1.pem"), ("--tls-key", "n1.key")] {
+        command.arg(flag).arg(directory.join(file));
+    }
+    cluster.start_as(0, command, "waiting for init");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("it is later than 1970");
+    let mut text = String::new();
+    eventually("the end of the certificate is served", || {
+        text = metrics(&cluster, 0);
+        let line = text.lines().find_map(|line| line.strip_prefix("coppice_certificate_expiry_seconds "));
+        let days = line.map(|ends_at| (ends_at.parse::<f64>().expect("a number") - now.as_secs_f64()) / 86_400.0);
+        // It lasts 365 days, and began a little earlier than it was made.
+        days.inspect(|days| assert!((363.0..366.0).contains(days), "{days}")).is_some()
+    });
+    text
 }
 
 /// What a node serves to whoever does not ask for OpenMetrics.
