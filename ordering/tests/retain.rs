@@ -84,6 +84,7 @@ fn memory_is_bounded_and_the_log_keeps_what_it_lost() {
         paxos.step(NOW, Input::Persisted(records[instance as usize - 1]), &mut Vec::new());
         decide(&mut paxos, instance);
     }
+    assert_eq!(paxos.kept_bytes(), 10 * HELD_BYTES);
     let near = ask(&mut paxos, 91);
     assert_eq!((near.decided.len(), near.trimmed_upto), (10, Instance(90)));
     let far = ask(&mut paxos, 90);
@@ -123,6 +124,19 @@ fn what_is_not_flushed_is_kept_and_not_said_to_be_held() {
     assert_eq!((decide(&mut paxos, 2), paxos.trimmed_upto()), (Instance(1), Instance(1)));
     paxos.step(NOW, Input::Persisted(second), &mut Vec::new());
     assert_eq!((decide(&mut paxos, 2), paxos.trimmed_upto()), (Instance(2), Instance(2)));
+}
+
+/// Health checks go by it: a replica that was away knows how much it lacks as soon as it hears its leader.
+#[test]
+fn a_replica_knows_what_it_lacks_of_what_its_leader_has_decided() {
+    let mut paxos = follower(0);
+    accept(&mut paxos, 1);
+    decide(&mut paxos, 1);
+    assert_eq!((paxos.told_upto(), paxos.decided_upto()), (Instance(1), Instance(1)));
+    decide(&mut paxos, 500);
+    assert_eq!((paxos.told_upto(), paxos.decided_upto()), (Instance(500), Instance(1)));
+    let window = u64::from(paxos.settings().window);
+    assert!(paxos.may_be_on_their_way(2 * window) && !paxos.may_be_on_their_way(499));
 }
 
 #[cfg(feature = "mutants")]
