@@ -8,7 +8,7 @@ use coppice_client::{Admin, Config};
 use coppice_core::settings::units::show_time;
 
 use super::faults::{CATCH_UP_PATIENCE, Faults, LOOK, Refused};
-use crate::status_view::is_near;
+use coppice_core::status::is_near;
 
 /// A node that does not take a fault within this is not there.
 const TELL_TIMEOUT: Duration = Duration::from_secs(1);
