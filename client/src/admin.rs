@@ -404,6 +404,8 @@ async fn connect(address: &str, config: &Config, until: Instant) -> Result<(Line
                 Err(error) => Err(Attempt::Silent(error.to_string())),
             },
             Some(Kind::Refused) => match Refusal::decode(&frame.body) {
+                // It serves nobody now; another node may.
+                Ok(Refusal::Unavailable { text }) => Err(Attempt::Silent(text)),
                 Ok(refusal) => Err(Attempt::Refused(refusal)),
                 Err(error) => Err(Attempt::Silent(error.to_string())),
             },

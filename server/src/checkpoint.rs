@@ -27,7 +27,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use coppice_client::wire::PartitionId;
-use coppice_core::snapshot::{self, LoadedSnapshot};
 pub use coppice_core::snapshot::{Blobs, Head};
 use coppice_ordering::Instance;
 
@@ -560,25 +559,6 @@ impl Checkpoint {
         SnapshotReader { path: self.path.clone(), iter: self.db.range(from.to_be_bytes()..u64::MAX.to_be_bytes()) }
     }
 
-    /// The state that it holds. `read` is told now and then how many bytes of keys and values were read.
-    ///
-    /// # Errors
-    /// [`CheckpointError::Stream`], [`CheckpointError::Store`].
-    pub fn restore(&self, mut read: impl FnMut(u64)) -> Result<LoadedSnapshot, CheckpointError> {
-        let (blobs, mut pairs) = self.contents()?;
-        let (mut bytes, mut told) = (0, 0);
-        let observed = pairs.by_ref().inspect(|(key, value)| {
-            bytes += (key.len() + value.len()) as u64;
-            if bytes - told >= TOLD_BYTES {
-                told = bytes;
-                read(bytes);
-            }
-        });
-        let loaded = snapshot::restore(&self.manifest.head, &blobs, observed);
-        pairs.finish()?;
-        loaded.map_err(|_| StreamError::Incomplete.into())
-    }
-
     /// Its blobs, and its pairs in key order.
     ///
     /// # Errors
@@ -587,9 +567,6 @@ impl Checkpoint {
         Pairs::behind_blobs(self.chunks(0), self.manifest.clone())
     }
 }
-
-/// Whoever restores a checkpoint is told of its progress each time that so many bytes are read.
-const TOLD_BYTES: u64 = 4 << 20;
 
 /// The chunks of a checkpoint, in order.
 pub struct SnapshotReader {

@@ -71,7 +71,7 @@ impl Shared {
             cluster: ClusterView::default(),
             peers: Peers::default(),
             usage: Usage::new(&config.limits),
-            recovery: Recovery::default(),
+            recovery: Recovery::new(metrics.clone()),
             config,
             metrics,
             control,

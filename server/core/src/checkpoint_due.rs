@@ -25,7 +25,7 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// What replaying it costs, in bytes: each command counts for [`COMMAND_BYTES`] at least.
+    /// What replaying it costs, in bytes: each command counts for 64 at least.
     pub fn replay_bytes(self) -> u64 {
         self.bytes.max(self.commands.saturating_mul(COMMAND_BYTES))
     }

@@ -1,10 +1,34 @@
 //! The pairs of a checkpoint, as they are read.
 
 use coppice_btree::{Key, Value};
-use coppice_core::snapshot::Blobs;
+use coppice_core::snapshot::{self, Blobs, LoadedSnapshot};
 
 use super::stream::Decoder;
-use super::{CheckpointError, Chunk, Manifest, StreamError};
+use super::{Checkpoint, CheckpointError, Chunk, Manifest, StreamError};
+
+/// Whoever restores a checkpoint is told of its progress each time that so many bytes are read.
+const TOLD_BYTES: u64 = 4 << 20;
+
+impl Checkpoint {
+    /// The state that it holds. `read` is told now and then how many bytes of keys and values were read.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Stream`], [`CheckpointError::Store`].
+    pub fn restore(&self, mut read: impl FnMut(u64)) -> Result<LoadedSnapshot, CheckpointError> {
+        let (blobs, mut pairs) = self.contents()?;
+        let (mut bytes, mut told) = (0, 0);
+        let observed = pairs.by_ref().inspect(|(key, value)| {
+            bytes += (key.len() + value.len()) as u64;
+            if bytes - told >= TOLD_BYTES {
+                told = bytes;
+                read(bytes);
+            }
+        });
+        let loaded = snapshot::restore(&self.manifest.head, &blobs, observed);
+        pairs.finish()?;
+        loaded.map_err(|_| StreamError::Incomplete.into())
+    }
+}
 
 /// The pairs of a checkpoint. Ends early if something is wrong; [`Pairs::finish`] says so.
 pub struct Pairs {

@@ -154,7 +154,7 @@ async fn recovered(node: &Node) {
             told = tokio::time::Instant::now();
             let text = node.recovering();
             notify(&format!("STATUS={text}"));
-            tracing::info!("{text}");
+            tracing::info!(progress = text, "recovering");
         }
         tokio::time::sleep(IDENTITY_POLL).await;
     }

@@ -74,7 +74,7 @@ impl OpenListeners {
                 biased;
                 done = &mut done => return done,
                 _ = tell.tick() => {
-                    tracing::info!("{}", shared.recovery.text());
+                    tracing::info!(progress = shared.recovery.text(), "recovering");
                     continue;
                 }
                 client = accept(&self.native, keepalive) => (client, true),

@@ -209,6 +209,7 @@ pub(super) fn condition(control: &Control) -> Condition {
         disk: space.map_or((0, 0), |space| (space.free_bytes, space.reserve_bytes)),
         copy: copy.map(|why| (own, why, config.replace_command(own))),
         copies: shared.own.incarnations.copies(),
+        recovering: shared.recovery.lines(),
         damaged: control.controller.replicas().awaiting_snapshot().keys().copied().collect(),
     }
 }

@@ -45,6 +45,8 @@ struct NodeCells {
     digest_mismatches: Cell,
     memory_limit: Cell,
     /// 0: there is none.
+    /// In thousandths of all that a start does.
+    to_recover: Cell,
     certificate_expiry: Cell,
     warnings: [Cell; Warning::COUNT],
 }
@@ -76,6 +78,7 @@ impl Node {
             tolerated_failures: AtomicI64::new(UNKNOWN),
             digest_mismatches: Cell::default(),
             memory_limit: Cell::default(),
+            to_recover: Cell::default(),
             certificate_expiry: Cell::default(),
             warnings: Default::default(),
         }))
@@ -119,6 +122,11 @@ impl Node {
     /// `memory.limit`, in bytes.
     pub fn set_memory_limit(&self, bytes: u64) {
         self.0.memory_limit.set(bytes);
+    }
+
+    /// So many thousandths of what a start does are still to be done.
+    pub fn set_to_recover(&self, thousandths: u64) {
+        self.0.to_recover.set(thousandths);
     }
 
     /// When the node's own certificate ends, in seconds of Unix time.

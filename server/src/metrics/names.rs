@@ -210,6 +210,8 @@ metrics! {
         "Nodes that may fail now without loss of service; -1: some partition has no quorum, or no leader.";
     Warning => "warning", Gauge, None, Warning,
         "1 while a warning of `coppice status` is on.";
+    RecoveryRatio => "recovery_ratio", Gauge, None, None,
+        "How much is done of what a start reads and executes before the node serves; 1: all of it.";
     CertificateExpirySeconds => "certificate_expiry", Gauge, Seconds, None,
         "When the node's own certificate ends, in Unix time; absent without one.";
     MemoryBytes => "memory", Gauge, Bytes, Area,

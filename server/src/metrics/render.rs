@@ -174,6 +174,7 @@ impl Family<'_> {
             Metric::MemoryBytes => Area::ALL
                 .iter()
                 .try_for_each(|area| self.value(&[area.text()], sum(workers, |worker| &worker.memory[area.index()]))),
+            Metric::RecoveryRatio => self.number(&[], 1.0 - cells.to_recover.get() as f64 / 1_000.0),
             Metric::CertificateExpirySeconds => match cells.certificate_expiry.get() {
                 0 => Ok(()),
                 ends_at => self.value(&[], ends_at),

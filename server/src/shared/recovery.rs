@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use coppice_client::wire::PartitionId;
 
+use crate::metrics;
+
 /// What a start does before its replicas serve, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecoveryStep {
@@ -30,52 +32,53 @@ impl fmt::Display for RecoveryStep {
 }
 
 /// Done so far, of how much: bytes, or instances of a replay.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
-    /// Done so far.
-    pub done: u64,
-    /// All of it.
-    pub all: u64,
+#[derive(Clone, Copy)]
+struct Share {
+    done: u64,
+    all: u64,
 }
 
 impl Share {
-    /// In percent, rounded down: 100 only when all is done.
-    pub fn percent(self) -> u64 {
-        (u128::from(self.done) * 100).checked_div(u128::from(self.all)).map_or(100, |percent| percent.min(100) as u64)
+    const DONE: Share = Share { done: 1, all: 1 };
+
+    fn is_done(self) -> bool {
+        self.done >= self.all
+    }
+
+    /// Rounded down: 1000 only when all is done.
+    fn thousandths(self) -> u64 {
+        let whole = (u128::from(self.done) * 1_000).checked_div(u128::from(self.all));
+        whole.map_or(1_000, |thousandths| thousandths.min(1_000) as u64)
     }
 }
 
-/// What is under way.
-#[derive(Debug)]
+/// What a start does before the node serves.
 pub struct Recovery {
-    under_way: Mutex<BTreeMap<RecoveryStep, Share>>,
+    steps: Mutex<BTreeMap<RecoveryStep, Share>>,
     began: Instant,
-    had_work: AtomicBool,
     is_over: AtomicBool,
-}
-
-impl Default for Recovery {
-    /// It begins now.
-    fn default() -> Recovery {
-        let (under_way, [had_work, is_over]) = (Mutex::default(), [false; 2].map(AtomicBool::new));
-        Recovery { under_way, began: Instant::now(), had_work, is_over }
-    }
+    metrics: metrics::Node,
 }
 
 impl Recovery {
-    /// A step has come so far; one that is done is under way no more. What begins after the end is no recovery.
+    /// It begins now.
+    pub fn new(metrics: metrics::Node) -> Recovery {
+        Recovery { steps: Mutex::default(), began: Instant::now(), is_over: AtomicBool::new(false), metrics }
+    }
+
+    /// A step has come so far. What begins after the end is no recovery, nor is what has nothing to do.
     pub fn note(&self, step: RecoveryStep, done: u64, all: u64) {
         if self.is_over() {
             return;
         }
-        let mut under_way = self.under_way();
-        match done < all {
-            true => {
-                self.had_work.store(true, Ordering::Relaxed);
-                under_way.insert(step, Share { done, all });
-            }
-            false => _ = under_way.remove(&step),
+        let mut steps = self.steps();
+        match steps.get_mut(&step) {
+            Some(share) if done >= all => *share = Share::DONE,
+            None if done >= all => {}
+            _ => _ = steps.insert(step, Share { done, all }),
         }
+        let left: u64 = steps.values().map(|share| 1_000 - share.thousandths()).sum();
+        self.metrics.set_to_recover(left.div_ceil(steps.len().max(1) as u64));
     }
 
     /// Whether nothing is under way any more, for good.
@@ -85,12 +88,13 @@ impl Recovery {
 
     /// Ends it once nothing is under way; says how long it took, the first time and if there was anything.
     pub fn end(&self) -> Option<Duration> {
-        let ends = self.under_way().is_empty() && !self.is_over.swap(true, Ordering::Relaxed);
-        (ends && self.had_work.load(Ordering::Relaxed)).then(|| self.began.elapsed())
+        let steps = self.steps();
+        let ends = steps.values().all(|share| share.is_done()) && !self.is_over.swap(true, Ordering::Relaxed);
+        (ends && !steps.is_empty()).then(|| self.began.elapsed())
     }
 
-    fn under_way(&self) -> MutexGuard<'_, BTreeMap<RecoveryStep, Share>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn steps(&self) -> MutexGuard<'_, BTreeMap<RecoveryStep, Share>> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same in one line.
@@ -103,7 +107,12 @@ impl Recovery {
 
     /// What is under way, as sentences for people: none once everything is recovered.
     pub fn lines(&self) -> Vec<String> {
-        self.under_way().iter().map(|(step, share)| format!("recovering: {step}, {} %", share.percent())).collect()
+        let (steps, percent) = (self.steps(), |share: &Share| share.thousandths() / 10);
+        steps
+            .iter()
+            .filter(|(_, share)| !share.is_done())
+            .map(|(step, share)| format!("recovering: {step}, {} %", percent(share)))
+            .collect()
     }
 }
 
@@ -113,7 +122,13 @@ mod tests {
 
     #[test]
     fn what_is_under_way_is_said_in_its_order() {
-        let (recovery, p1) = (Recovery::default(), PartitionId(1));
+        let metrics = metrics::Node::new(1);
+        let (recovery, p1) = (Recovery::new(metrics.clone()), PartitionId(1));
+        let ratio = || {
+            let page = metrics.render(metrics::Format::Text);
+            page.lines().find_map(|line| line.strip_prefix("coppice_recovery_ratio ")).map(str::to_owned)
+        };
+        assert_eq!(ratio().as_deref(), Some("1.0"));
         assert!(recovery.lines().is_empty());
         recovery.note(RecoveryStep::Replay(p1), 0, 7);
         recovery.note(RecoveryStep::Log, 999, 1_000);
@@ -124,6 +139,7 @@ mod tests {
             "recovering: replaying p1, 0 %",
         ];
         assert_eq!(recovery.lines(), said);
+        assert!(ratio().is_some_and(|ratio| ratio.starts_with("0.46")), "a third of each step: {:?}", ratio());
         recovery.note(RecoveryStep::Checkpoint(p1), 5, 5);
         recovery.note(RecoveryStep::Log, 1_000, 1_000);
         assert!(recovery.end().is_none());
@@ -132,5 +148,6 @@ mod tests {
         assert!(recovery.end().is_some() && recovery.end().is_none(), "once");
         recovery.note(RecoveryStep::Replay(p1), 0, 7);
         assert!(recovery.lines().is_empty());
+        assert_eq!(ratio().as_deref(), Some("1.0"));
     }
 }

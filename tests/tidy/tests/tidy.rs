@@ -8,7 +8,7 @@ use coppice_tidy::{self as tidy, Complaints, Metadata, Source};
 /// Crates that a build of all programs may compile.
 const CRATES_MAX: usize = 185;
 /// The same with all features.
-const CRATES_ALL_FEATURES_MAX: usize = 190;
+const CRATES_ALL_FEATURES_MAX: usize = 195;
 
 #[track_caller]
 fn none(complaints: Complaints) {

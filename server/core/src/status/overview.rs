@@ -9,8 +9,8 @@ use super::{LocalStatus, ReplicaCounts};
 use crate::majority::{is_majority, voters_up};
 use crate::settings::FEATURE_LEVEL;
 
-/// What node `own` shows, which has heard these nodes, itself included. `replicas`: what each partition shall have; none:
-/// `own` has asked nobody else.
+/// What node `own` shows, which has heard these nodes, itself included. `replicas`: what each partition shall have;
+/// none: `own` has asked nobody else.
 pub fn overview(
     map: &PartitionMap,
     (cluster, own): (Option<ClusterId>, NodeId),

@@ -27,6 +27,8 @@ pub struct Condition {
     pub copy: Option<(NodeId, String, String)>,
     /// Nodes that run on copies of their directories, as this one found out, and why.
     pub copies: BTreeMap<NodeId, String>,
+    /// What a start has still to read or to execute, in sentences.
+    pub recovering: Vec<String>,
     /// Partitions whose checkpoints cannot be read.
     pub damaged: Vec<PartitionId>,
 }
@@ -68,6 +70,7 @@ impl Condition {
             let address = map.node(node).map_or("ADDRESS", |info| info.addresses.peer.as_str());
             warnings.push(format!("{node} is not let in: {why}; replace it: `coppice node replace {node} {address}`"));
         }
+        warnings.extend(self.recovering.iter().cloned());
         let awaited =
             |partition| format!("{partition}: checkpoints are damaged; its state is awaited from another node");
         warnings.extend(self.damaged.iter().map(awaited));
