@@ -36,6 +36,7 @@ trap finish EXIT INT TERM
 
 # Starts a cluster of one node, or resumes it, and waits until it serves.
 start() {
+    : >"$home/out"
     "$bin/coppice" demo --nodes 1 --no-prompt --data-dir "$home/data" >"$home/out" 2>"$home/err" &
     demo=$!
     until grep -q '^ready' "$home/out"; do
