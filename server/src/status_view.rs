@@ -90,6 +90,9 @@ pub fn table(status: &Status, cut_off: &BTreeSet<NodeId>, look: Look, to: &mut d
     };
     let (version, level) = (status.map_version, status.feature_level);
     writeln!(to, "directory   {leader}, map version {version}, {tickets} in flight, feature level {level}")?;
+    for change in &status.changes {
+        writeln!(to, "{}", wrap(&format!("under way   {change}"), "  "))?;
+    }
     for node in cut_off {
         writeln!(to, "{}", wrap(&health::cut_off(*node, status.node), "  "))?;
     }
@@ -252,6 +255,7 @@ pub fn to_json(status: &Status) -> Value {
         "nodes": nodes,
         "partitions": partitions,
         "warnings": status.warnings,
+        "changes": status.changes,
     })
 }
 

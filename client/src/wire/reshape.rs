@@ -83,6 +83,8 @@ pub enum Shape {
         /// The cluster setting `replicas`; none: its default.
         count: Option<u32>,
     },
+    /// Leaders and replicas are spread over the nodes by load and bytes.
+    Rebalance,
 }
 
 impl Shape {
@@ -100,6 +102,7 @@ impl Shape {
             Self::Merge { .. } => "partition merge",
             Self::SetReplicas { count: Some(_) } => "config set",
             Self::SetReplicas { count: None } => "config unset",
+            Self::Rebalance => "rebalance",
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct Status {
     pub replicas: u32,
     /// The node that answered was removed from the cluster.
     pub removed: bool,
+    /// Changes of the topology under way: a sentence each, what moves where, and why if the cluster began it by itself.
+    pub changes: Vec<String>,
 }
 
 /// One node.

@@ -144,6 +144,7 @@ fn reshape(request: &ReshapeRequest) -> Result<(), String> {
         | Shape::UndrainNode { .. }
         | Shape::RemoveNode { .. }
         | Shape::Merge { .. }
+        | Shape::Rebalance
         // The judge knows the bounds of the setting.
         | Shape::SetReplicas { .. } => {}
     }

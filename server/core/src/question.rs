@@ -45,7 +45,11 @@ pub enum Question {
         users: Users,
     },
     /// The key that cuts a partition here into two halves.
-    Median(PartitionId),
+    Median {
+        partition: PartitionId,
+        /// Of its newest writes; else of its keys.
+        by_load: bool,
+    },
     /// Propose this configuration of a group that you lead, if the one decided at `expected` is in force.
     Configure {
         partition: PartitionId,
@@ -125,7 +129,7 @@ impl Asker {
                 }
                 directs(from.node, map).or_else(|_| directs(from.node, newer))
             }
-            (Purpose::Question, Question::Median(_) | Question::Configure { .. }) => match self.from {
+            (Purpose::Question, Question::Median { .. } | Question::Configure { .. }) => match self.from {
                 Some(from) => directs(from.node, map),
                 None => no("you belong to no cluster"),
             },
@@ -261,7 +265,7 @@ mod tests {
         let configuration = Configuration::of_voters([]);
         let changes = [
             Question::Configure { partition: PartitionId(1), expected: 3, configuration },
-            Question::Median(PartitionId(1)),
+            Question::Median { partition: PartitionId(1), by_load: false },
             Question::Admin(AdminRequest::Tuning { local: true }),
             Question::Directory(DirectoryCommand::Set { key: "window".into(), value: "7".into() }),
         ];

@@ -98,6 +98,14 @@ pub async fn change_as_planned(
     change(&connect::admin(cli), context, shape, &plan, None, output).await
 }
 
+/// `rebalance`.
+///
+/// # Errors
+/// That of stdout or stderr; a failure is returned with its four lines.
+pub async fn rebalance(cli: &Cli, context: &Context, plan: &PlanArgs, output: &mut Output<'_>) -> Outcome {
+    change(&connect::admin(cli), context, Shape::Rebalance, plan, None, output).await
+}
+
 fn split_key(context: &Context, key: &OsStr) -> Result<Bytes, Failure> {
     let mut stdin = io::stdin();
     Inputs::new(context.verb, context.coding, &mut stdin).bytes("--at", key).map(Bytes::from)

@@ -151,6 +151,27 @@ impl PartitionVerb {
     }
 }
 
+/// `rebalance`
+#[derive(Debug, Clone, Args)]
+pub struct RebalanceArgs {
+    /// Carry the plan out without asking
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Only show the plan
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Watch one that was begun before, by its name
+    #[arg(long, value_name = "CHANGE")]
+    pub resume: Option<ChangeId>,
+}
+
+impl RebalanceArgs {
+    /// As of any other change: no step of it makes the cluster survive fewer failures.
+    pub fn plan(&self) -> PlanArgs {
+        PlanArgs { yes: self.yes, dry_run: self.dry_run, force: false, resume: self.resume }
+    }
+}
+
 /// How a plan is carried out.
 #[derive(Debug, Clone, Args)]
 pub struct PlanArgs {

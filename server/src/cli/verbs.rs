@@ -15,7 +15,7 @@ use super::failure::{Exit, Failure};
 use super::inspect::InspectVerb;
 use super::operate::{CheckVerb, LeaderVerb};
 use super::output::Output;
-use super::shape_args::{NodeVerb, PartitionVerb};
+use super::shape_args::{NodeVerb, PartitionVerb, RebalanceArgs};
 use super::tuning::{TuningArgs, TuningVerb};
 use super::user::UserVerb;
 use super::{cert, cluster, config_verb, data, inspect, local, operate, predict, settings, shape, shell, tuning, user};
@@ -58,6 +58,8 @@ pub enum Verb {
     /// List, split, merge and move partitions
     #[command(subcommand)]
     Partition(PartitionVerb),
+    /// Spread leaders and replicas over the nodes by load and bytes
+    Rebalance(RebalanceArgs),
     /// Manage users and what they may do
     #[command(subcommand)]
     User(UserVerb),
@@ -113,6 +115,7 @@ impl Verb {
             Self::Check(CheckVerb::Replicas) => "check replicas",
             Self::Node(verb) => verb.name(),
             Self::Partition(verb) => verb.name(),
+            Self::Rebalance(_) => "rebalance",
             Self::User(verb) => verb.name(),
             Self::Config(ConfigVerb::Get { .. }) => "config get",
             Self::Config(ConfigVerb::Describe { .. }) => "config describe",
@@ -163,6 +166,7 @@ pub(crate) async fn run(cli: &Cli, context: Context, output: &mut Output<'_>) ->
         Verb::Init(args) => cluster::init(cli, &context, args, output).await,
         Verb::Node(verb) => shape::node(cli, &context, verb, output).await,
         Verb::Partition(verb) => shape::partition(cli, &context, verb, output).await,
+        Verb::Rebalance(args) => shape::rebalance(cli, &context, &args.plan(), output).await,
         Verb::Get(_) | Verb::Put(_) | Verb::Insert(_) | Verb::Delete(_) | Verb::Cas(_) | Verb::Scan(_) => {
             data::run(cli, context, output).await
         }

@@ -152,10 +152,10 @@ impl Control {
                 self.adopt(map, settings, users);
                 _ = reply.send(Answer::Done);
             }
-            Question::Median(partition) => {
+            Question::Median { partition, by_load } => {
                 let shared = Arc::clone(&self.shared);
                 crate::task::spawn(async move {
-                    let median = super::topology::median(&shared, partition).await;
+                    let median = super::topology::median(&shared, partition, by_load).await;
                     _ = reply.send(Answer::Median(median.map(Into::into)));
                 });
             }

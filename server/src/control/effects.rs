@@ -119,9 +119,10 @@ impl Control {
             Effect::TransferEnded(transfer, outcome) => self.verbs.transfers.end(transfer, outcome),
             Effect::Stopped => self.driver.may_stop = true,
             Effect::Assign(node, state) => super::topology::assign_number(&self.shared, node, &state),
-            Effect::Median { verb, partition, leader } => {
-                super::topology::ask_for_median(&self.shared, verb, partition, leader);
+            Effect::Median { verb, partition, leader, by_load } => {
+                super::topology::ask_for_median(&self.shared, verb, (partition, by_load), leader);
             }
+            Effect::Announce { what, reason } => tracing::info!(%what, %reason, "the topology changes by itself"),
             Effect::Answer(verb, reply) => self.answer_verb(verb, *reply),
             Effect::Begin(verb, command, plan) => {
                 let Some(reply) = self.verbs.waiting.remove(&verb) else { return };

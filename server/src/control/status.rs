@@ -242,7 +242,7 @@ pub(super) fn local_status(control: &Control) -> impl Future<Output = LocalStatu
         disk_is_full: condition.disk_is_full,
         memory_is_full: condition.memory_is_full,
     };
-    let full = capacity.full();
+    let (full, changes) = (capacity.full(), control.controller.changes_under_way());
     async move {
         let mut replicas = BTreeMap::new();
         for thread in 0..shared.workers.count() {
@@ -256,7 +256,7 @@ pub(super) fn local_status(control: &Control) -> impl Future<Output = LocalStatu
                 replicas.insert(id, LocalReplica { refuses, ..local_replica(&group, rates.get(id)) });
             }
         }
-        LocalStatus { node, map_version: shared.cluster.map().version.0, replicas, warnings, full }
+        LocalStatus { node, map_version: shared.cluster.map().version.0, replicas, warnings, full, changes }
     }
 }
 

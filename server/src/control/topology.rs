@@ -90,14 +90,20 @@ fn forward(shared: &Arc<Handle>, request: ReshapeRequest, reply: oneshot::Sender
 }
 
 /// The leader of a partition says where that is cut into two halves, for the controller.
-pub(super) fn ask_for_median(shared: &Arc<Handle>, verb: VerbId, partition: PartitionId, leader: NodeId) {
+pub(super) fn ask_for_median(
+    shared: &Arc<Handle>,
+    verb: VerbId,
+    (partition, by_load): (PartitionId, bool),
+    leader: NodeId,
+) {
     let shared = Arc::clone(shared);
     crate::task::spawn(async move {
         let median = if shared.own.identity().is_some_and(|own| own.node == leader) {
-            median(&shared, partition).await
+            median(&shared, partition, by_load).await
         } else {
             let address = shared.peers.address(leader).unwrap_or_default();
-            match ask(&shared, Some(leader), &address, &Question::Median(partition), ASK_TIMEOUT).await {
+            let question = Question::Median { partition, by_load };
+            match ask(&shared, Some(leader), &address, &question, ASK_TIMEOUT).await {
                 Ok(Answer::Median(median)) => median.map(Into::into),
                 _ => None,
             }
@@ -107,8 +113,8 @@ pub(super) fn ask_for_median(shared: &Arc<Handle>, verb: VerbId, partition: Part
 }
 
 /// The key that cuts a partition here into two halves.
-pub(super) async fn median(shared: &Arc<Handle>, partition: PartitionId) -> Option<Bytes> {
-    shared.ask_owner(partition, ASK_TIMEOUT, move |thread| thread.worker.median(partition)).await.flatten()
+pub(super) async fn median(shared: &Arc<Handle>, partition: PartitionId, by_load: bool) -> Option<Bytes> {
+    shared.ask_owner(partition, ASK_TIMEOUT, move |thread| thread.worker.median(partition, by_load)).await.flatten()
 }
 
 /// A process says who it is, for the controller.

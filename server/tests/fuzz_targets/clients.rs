@@ -365,6 +365,7 @@ fn status() -> Status {
         nodes: vec![NodeStatus { id: NodeId(1), name: "n1".into(), up: true, ..NodeStatus::default() }; 2],
         partitions: vec![partition],
         warnings: vec!["slow".into()],
+        changes: vec!["p1 moves".into()],
         ..Status::default()
     }
 }

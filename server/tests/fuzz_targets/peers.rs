@@ -526,7 +526,7 @@ pub fn all_questions(cluster: ClusterId) -> Vec<Question> {
         Question::Status,
         Question::Transfer { partition: PartitionId(1), to: NodeId(2), deadline_ms: 9 },
         Question::Adopt { map: map(cluster), settings: settings(), users: Users::default() },
-        Question::Median(PartitionId(1)),
+        Question::Median { partition: PartitionId(1), by_load: true },
         Question::Configure { partition: PartitionId(1), expected: 4, configuration },
     ];
     let admins = admin_requests().into_iter().map(Question::Admin);
@@ -646,6 +646,7 @@ pub fn all_answers(map: &PartitionMap, users: &Users) -> Vec<Answer> {
         replicas: [(PartitionId(0), replica.clone()), (PartitionId(1), replica)].into(),
         warnings: vec!["slow".into()],
         full: Some("disk".into()),
+        changes: vec!["p1 moves".into()],
         ..LocalStatus::default()
     };
     let answer = Answer::Map {

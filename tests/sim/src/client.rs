@@ -102,11 +102,17 @@ impl Client {
         format!("{}.{}", self.number, self.values)
     }
 
-    pub fn key(&mut self, plan: &Plan) -> u32 {
+    pub fn key(&mut self, plan: &Plan, now: Nanos) -> u32 {
         // Half of the time a few hot keys, so that operations meet.
-        let keys = if self.random.below(2) == 0 { plan.workload.keys.min(8) } else { plan.workload.keys };
-        let spread = plan.workload.keys / keys.max(1);
-        self.random.below(keys as usize) as u32 * spread.max(1)
+        let all = plan.workload.keys;
+        let keys = if self.random.below(2) == 0 { all.min(8) } else { all };
+        let spread = all / keys.max(1);
+        let drawn = self.random.below(keys as usize) as u32;
+        match now.checked_div(plan.balance.hot_for) {
+            // Neighbours, in another part of all keys each time.
+            Some(spot) if keys < all => (spot as u32 * (all / 3).max(1) + drawn) % all,
+            _ => drawn * spread.max(1),
+        }
     }
 
     /// One operation on a key, as a command and as the history writes it.

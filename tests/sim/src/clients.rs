@@ -76,9 +76,9 @@ impl World {
     }
 
     fn draw(&mut self, client: usize) -> (Request, Call<'static>, bool) {
-        let plan = &self.plan;
+        let (plan, now) = (&self.plan, self.now);
         let each = &mut self.clients[client];
-        let number = each.key(plan);
+        let number = each.key(plan, now);
         let key = key(number);
         match each.random.below(100) {
             0..58 => {

@@ -99,6 +99,9 @@ impl World {
         let mut effects = Vec::new();
         let local = self.nodes[node].clock.local(now);
         self.nodes[node].process.control.controller.step(local, input, &mut effects);
+        if self.nodes[node].process.control.controller.driven().is_none() {
+            self.nodes[node].process.control.moved.clear();
+        }
         rare.into_iter()
             .for_each(|rare| self.coverage.note(rare.met(&effects, &self.nodes[node].process.control.controller)));
         let wanted: Vec<String> = effects.iter().map(fingerprint::show_wanted).collect();
@@ -158,10 +161,11 @@ impl World {
             ..Default::default()
         };
         let pair = |key: &str| Some((key.to_owned(), settings.get(key)?));
-        ["replicas", "leader_transfer_timeout", "election_timeout", "heartbeat_interval"]
-            .into_iter()
-            .filter_map(pair)
-            .collect()
+        let known = ["replicas", "leader_transfer_timeout", "election_timeout", "heartbeat_interval"];
+        // Whoever heals switches off what the cluster begins by itself.
+        let healed = |value: &str| if self.faults.healed { "off".to_owned() } else { value.to_owned() };
+        let balance = self.plan.balance.settings.iter().map(|(key, value)| (key.clone(), healed(value)));
+        known.into_iter().filter_map(pair).chain(balance).collect()
     }
 
     /// What a node whose newest map is this one kept for its start.
@@ -318,10 +322,11 @@ impl World {
                     None => self.on_assigned(node, new, Err("it does not answer".into())),
                 }
             }
-            Effect::Median { verb, partition, leader } => {
-                let median = self.median(leader.0 as usize - 1, partition);
+            Effect::Median { verb, partition, leader, by_load } => {
+                let median = self.median(leader.0 as usize - 1, partition, by_load);
                 self.tell(node, Input::Median(verb, median));
             }
+            Effect::Announce { what, .. } => self.on_announced(node, &what),
             Effect::Answer(_, reply) => self.note_answer(&reply),
             Effect::Begin(_, command, _) => self.decide(node, *command),
             Effect::Identify { verb, address } => {

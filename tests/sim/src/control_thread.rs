@@ -7,7 +7,7 @@ use coppice_core::controller::{Controller, FetchId, Input, VerbId};
 use coppice_core::machine::directory::DirectoryCommand;
 use coppice_ordering::{Ballot, Time};
 
-use super::plan::Nanos;
+use super::plan::{Balance, Nanos, Plan};
 use super::store::SavedSnapshot;
 
 /// A node's controller, and what is on its way to it and from it.
@@ -38,13 +38,19 @@ pub struct ControlThread {
     pub newest_verb: VerbId,
     /// Leaders as the node knows them.
     pub leaders: BTreeMap<PartitionId, NodeId>,
+    /// When it last moved leader or replica of a partition by itself, while it leads the directory.
+    pub moved: BTreeMap<(String, &'static str), u64>,
 }
 
 impl ControlThread {
-    /// Of a process that has just begun, with so many workers.
-    pub fn new(workers: usize) -> ControlThread {
+    /// Of a process that has just begun.
+    pub fn new(plan: &Plan) -> ControlThread {
+        let mut controller = Controller::new(plan.server.workers as usize);
+        if plan.balance.is_on() {
+            controller.set_pace(Balance::PACE);
+        }
         ControlThread {
-            controller: Controller::new(workers),
+            controller,
             may_speak: true,
             inputs: VecDeque::new(),
             is_stepping: false,
@@ -58,6 +64,7 @@ impl ControlThread {
             deleting: BTreeSet::new(),
             newest_verb: 0,
             leaders: BTreeMap::new(),
+            moved: BTreeMap::new(),
         }
     }
 }

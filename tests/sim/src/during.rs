@@ -8,7 +8,7 @@ use std::time::Duration;
 use coppice_ordering::Settings;
 
 use super::plan::fault::{Fault, Kind, Target};
-use super::plan::{DiskPlan, MS, Nanos, Network, Plan, ServerPlan, Verdicts, Workload};
+use super::plan::{Balance, DiskPlan, MS, Nanos, Network, Plan, ServerPlan, Verdicts, Workload};
 use super::trace::Trace;
 use super::world::World;
 
@@ -101,6 +101,7 @@ fn plan(seed: u64, cut: &str) -> Plan {
             collectors: 0b01_0101,
         },
         settings,
+        balance: Balance::default(),
         server: ServerPlan {
             speculation: u32::MAX,
             collecting: u32::MAX,

@@ -239,6 +239,7 @@ pub fn show_wanted(effect: &Wanted) -> String {
         Wanted::Stopped => "stopped".into(),
         Wanted::Assign(node, _) => format!("assign {node}"),
         Wanted::Median { partition, leader, .. } => format!("median of {partition} at {leader}"),
+        Wanted::Announce { what, reason } => format!("by itself {what}: {reason}"),
         Wanted::Answer(_, reply) => format!("answer {reply:?}"),
         Wanted::Begin(_, command, _) => format!("begin {command:?}"),
         Wanted::Identify { address, .. } => format!("identify {address}"),

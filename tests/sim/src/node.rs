@@ -142,7 +142,7 @@ pub struct Process {
 impl Process {
     fn new(plan: &Plan, node: usize) -> Process {
         Process {
-            control: ControlThread::new(plan.server.workers as usize),
+            control: ControlThread::new(plan),
             workers: workers(plan, node),
             storage_at: BTreeMap::new(),
             mailed: BTreeMap::new(),

@@ -22,7 +22,7 @@ use super::control::own;
 use super::events::Event;
 use super::node::Node;
 use super::plan::fault::{Kind, Target};
-use super::plan::{MS, Nanos};
+use super::plan::{Balance, MS, Nanos};
 use super::store::CLUSTER;
 use super::world::{World, addresses, session_limits};
 
@@ -86,9 +86,9 @@ impl World {
     }
 
     /// Where a node would cut a partition into two halves.
-    pub fn median(&self, node: usize, partition: PartitionId) -> Option<Bytes> {
+    pub fn median(&self, node: usize, partition: PartitionId, by_load: bool) -> Option<Bytes> {
         let each = &self.nodes[node];
-        each.process.workers[each.owner(partition)].median(partition)
+        each.process.workers[each.owner(partition)].median(partition, by_load)
     }
 
     /// What an operator hears.
@@ -205,6 +205,30 @@ impl World {
         }
     }
 
+    /// The leader of the directory begins a change that no operator asked for.
+    ///
+    /// What it has moved it leaves where it is for a while, by its own clock.
+    pub fn on_announced(&mut self, node: usize, what: &str) {
+        let (mark, moves) = match what {
+            _ if what.contains("leader") => ("by itself: a leader moves", true),
+            _ if what.contains("replica") => ("by itself: a replica moves", true),
+            _ if what.contains("split") => ("by itself: a split", false),
+            _ => ("by itself: a merge", false),
+        };
+        self.coverage.note(mark);
+        let name = what.split(':').next().unwrap_or_default();
+        let settles = Balance::PACE.settle.as_nanos() as Nanos;
+        let at = self.nodes[node].clock.local(self.now).0;
+        let moved = &mut self.nodes[node].process.control.moved;
+        if moves
+            && let Some(before) = moved.insert((name.to_owned(), mark), at)
+            && at < before + settles
+        {
+            let after = Duration::from_nanos(at - before);
+            self.fail("balance", format!("n{node}: {what}, {after:?} after it has moved"));
+        }
+    }
+
     /// An operator's verb reaches the leader of the directory, which judges and begins it.
     pub fn operate(&mut self, request: &ReshapeRequest) {
         if self.faults.healed && !matches!(request.shape, Shape::ReplaceNode { .. } | Shape::AddNode { .. }) {
@@ -277,13 +301,14 @@ fn status(node: usize, each: &Node) -> LocalStatus {
         replicas: each.groups().map(|(group, host)| (group, host.status().told())).collect(),
         warnings: Vec::new(),
         full: capacity.full(),
+        changes: each.process.control.controller.changes_under_way(),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Plan;
+    use crate::plan::{Plan, Workload};
     use crate::trace::Trace;
 
     #[test]
@@ -295,5 +320,65 @@ mod tests {
         world.run();
         assert!(world.failure.is_none());
         assert_eq!(world.map.partitions.len(), 2);
+    }
+
+    /// Six nodes, four partitions, and keys next to each other that are asked for most, elsewhere every two seconds.
+    #[test]
+    fn a_cluster_follows_a_hot_spot_that_moves_and_moves_nothing_to_and_fro() {
+        let base = Plan::of(0);
+        let settings = [("rebalance", "auto"), ("auto_split", "load"), ("auto_merge", "on")];
+        let settings = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let (clients, in_flight, operations, keys) = (12, 3, 9_000, 400);
+        let workload =
+            Workload { clients, in_flight, operations, keys, think: 10 * MS, impatient: 0, ..base.workload.clone() };
+        let mut world = World::new(
+            Plan {
+                partitions: 4,
+                replicas: 3,
+                nodes: 6,
+                workload,
+                balance: Balance { settings, hot_for: 2_000 * MS },
+                clock_rates: vec![1_000; 6],
+                faults: Vec::new(),
+                ..base
+            },
+            Trace::silent(),
+        );
+        world.run();
+        assert!(world.failure.is_none());
+        let met = |what| world.coverage.count(&format!("by itself: {what}"));
+        let [leaders, replicas, splits] = ["a leader moves", "a replica moves", "a split"].map(met);
+        assert!(leaders > 0 && replicas > 0 && splits > 0, "{leaders} {replicas} {splits}");
+        assert!(leaders + replicas + splits < 40, "{leaders} {replicas} {splits}");
+    }
+
+    #[test]
+    fn cold_neighbours_are_merged_while_each_node_has_one_to_lead() {
+        let base = Plan::of(0);
+        let settings = vec![("auto_merge".to_owned(), "on".to_owned())];
+        let workload = Workload {
+            clients: 1,
+            in_flight: 1,
+            operations: 60,
+            think: 400 * MS,
+            impatient: 0,
+            ..base.workload.clone()
+        };
+        let mut world = World::new(
+            Plan {
+                partitions: 5,
+                replicas: 3,
+                nodes: 3,
+                workload,
+                balance: Balance { settings, hot_for: 0 },
+                clock_rates: vec![1_000; 3],
+                faults: Vec::new(),
+                ..base
+            },
+            Trace::silent(),
+        );
+        world.run();
+        assert!(world.failure.is_none());
+        assert_eq!(world.map.partitions.len(), 3);
     }
 }

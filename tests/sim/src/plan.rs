@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use coppice_btree::Capacity;
 use coppice_core::executor::ExecutorSettings;
+use coppice_core::reshape::Pace;
 use coppice_core::sessions::SessionLimits;
 use coppice_core::worker::WorkerSettings;
 use coppice_ordering::{CoordinatorSettings, Reads, Settings};
@@ -53,6 +54,7 @@ pub(super) enum Purpose {
     Collecting,
     Copies,
     Workers,
+    Balance,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -84,6 +86,9 @@ pub struct Plan {
     pub settings: Settings,
     /// What nodes run with beside that.
     pub server: ServerPlan,
+    /// What the cluster begins by itself.
+    #[serde(default)]
+    pub balance: Balance,
     pub network: Network,
     /// The disks.
     pub disk: DiskPlan,
@@ -115,6 +120,38 @@ pub struct Workload {
     pub impatient: u32,
     /// Which clients collect ranges across partitions before they ask for a ticket, one bit each.
     pub collectors: u32,
+}
+
+/// What the cluster begins by itself while nothing is healed, in a hurry. Clients ask for other keys most from time to
+/// time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Balance {
+    /// Settings of the cluster; none: it begins nothing.
+    pub settings: Vec<(String, String)>,
+    /// The keys that are asked for most stay the same for so long; 0: for ever.
+    pub hot_for: Nanos,
+}
+
+impl Balance {
+    /// Runs take seconds, of some hundred operations.
+    pub const PACE: Pace = Pace {
+        look: Duration::from_millis(200),
+        watch: Duration::from_millis(400),
+        between: Duration::from_millis(200),
+        settle: Duration::from_secs(3),
+        merge_after: Duration::from_secs(1),
+        operations_least: 5.0,
+    };
+
+    /// Whether it merges neighbours.
+    pub fn merges(&self) -> bool {
+        self.settings.iter().any(|(key, value)| key == "auto_merge" && value == "on")
+    }
+
+    /// Whether it begins anything.
+    pub fn is_on(&self) -> bool {
+        !self.settings.is_empty()
+    }
 }
 
 /// What nodes run with, beside the settings of groups.

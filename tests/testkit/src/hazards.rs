@@ -453,6 +453,15 @@ pub const OTHERS: &[&str] = &[
     "moves_of_another_time",
     // Steps that the directory has yet to decide stand in its queue behind themselves (protocol.md 8).
     "steps_queue_up",
+    // A cluster balances, splits and merges by itself by loads that it does not know, moves what is being changed or
+    // what has just moved, moves to and fro, merges what is hot or what was split (operations.md 5.6).
+    "unknown_load_is_zero",
+    "balance_forgets_what_is_under_way",
+    "balance_counts_learners",
+    "balance_without_margin",
+    "balance_settles_nothing",
+    "hot_is_merged",
+    "merge_without_patience",
     // A snapshot below what is decided moves the executor, and the core does not hear of it (protocol.md 8).
     "install_moves_no_executor",
     // The log of a replica that installed a snapshot is read above an older checkpoint, when that snapshot is damaged:

@@ -6,6 +6,7 @@
 //! their time.
 
 mod adoption;
+mod automatic;
 pub mod directory_routing;
 mod fetches;
 mod links;

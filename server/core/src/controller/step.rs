@@ -245,8 +245,11 @@ pub enum Effect {
     Stopped,
     /// The process at the node's address is to be told which node it is: [`Input::Assigned`], always.
     Assign(NodeId, Arc<DirectoryState>),
-    /// The leader of the partition is asked for its median: [`Input::Median`], always.
-    Median { verb: VerbId, partition: PartitionId, leader: NodeId },
+    /// The leader of the partition is asked for its median, `by_load` for that of its newest writes: [`Input::Median`],
+    /// always.
+    Median { verb: VerbId, partition: PartitionId, leader: NodeId, by_load: bool },
+    /// A change begins that nobody asked for: operators read of it in the log.
+    Announce { what: String, reason: String },
     /// An operator is answered.
     Answer(VerbId, Box<AdminReply>),
     /// The directory is to decide what an operator asked for; [`crate::reshape::begun`] is the answer.

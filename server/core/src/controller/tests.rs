@@ -1,5 +1,6 @@
 //! Each test is a rule of [`super`], told by what goes in and what comes out.
 
+mod balancing;
 mod readiness;
 
 use bytes::Bytes;
@@ -134,6 +135,8 @@ fn said(effect: &Effect) -> Option<String> {
         Effect::ChangeEnded(name, outcome) => format!("{name} has ended: {outcome}"),
         Effect::Median { partition, leader, .. } => format!("median of {partition} from {leader}"),
         Effect::Identify { address, .. } => format!("who is at {address}?"),
+        Effect::TransferLeader { leader, partition, to } => format!("{partition} goes from {leader} to {to}"),
+        Effect::Announce { what, reason } => format!("by itself {what}: {reason}"),
         Effect::Begin(_, command, _) => format!("begin {command:?}"),
         Effect::Answer(_, reply) => format!("answer {reply:?}"),
         Effect::Decide(command) => format!("decide {command:?}"),
@@ -533,6 +536,7 @@ fn planted_bugs_are_caught() {
         ("older_map_counts", "an_older_map_changes_nothing"),
         ("fence_awaits_nobody", "the_word_of_the_other_nodes_of_every_group_here_is_awaited"),
         ("learners_unasked", "who_joins_asks_learners_after_the_voters"),
+        ("balance_settles_nothing", "balancing::leaders_are_spread_by_themselves_once_their_loads_are_known"),
         ("assigned_at_every_look", "a_process_is_told_its_number_once_at_a_time_and_then_the_directory_hears_of_it"),
     ];
     for (mutant, test) in tests {

@@ -11,22 +11,17 @@ use coppice_client::wire::control::AdminError;
 use coppice_client::wire::{AdminReply, MapVersion, NodeId, PartitionId, ReshapeRequest, Shape};
 use coppice_ordering::Time;
 
+use super::automatic::{AUTOMATIC, Announcement, Automatic, Next};
 use super::step::ByGroup;
 use super::{Controller, Effect, VerbId};
 use crate::machine::directory::{DirectoryCommand, DirectoryReply, DirectoryState, Reshape};
 use crate::question::Identified;
 use crate::reshape::{
-    Candidate, Enlistment, PendingDecisions, Step, Verdict, View, balance, no_median, steps, verdict,
+    Candidate, Enlistment, Pace, PendingDecisions, Step, Verdict, View, needs_directory, no_median, steps, verdict,
 };
 
 /// Between two looks while something is under way: a move is to be done soon after its learner has caught up.
 const LOOK_BUSY: Duration = Duration::from_millis(50);
-
-/// Between two looks at a cluster that is as it should be.
-const LOOK_CALM: Duration = Duration::from_secs(2);
-
-/// Between two transfers that only make leaderships more even.
-const BALANCE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// After that time, and the transfer's own, a transfer may be asked for again.
 const TRANSFER_MEMORY: Duration = Duration::from_secs(20);
@@ -41,7 +36,6 @@ pub(super) struct Topology {
     is_looking: bool,
     /// When each group's leader was last asked to transfer its leadership.
     transfers: ByGroup<Time>,
-    balanced: Time,
     /// Changes of boundaries whose ticket is released: the directory does not know yet.
     released: BTreeSet<MapVersion>,
     /// Steps that the directory has yet to decide.
@@ -54,6 +48,7 @@ pub(super) struct Topology {
     candidates: BTreeMap<VerbId, Candidate>,
     /// Splits at the median of this partition, until that is known.
     medians: BTreeMap<VerbId, (PartitionId, Box<ReshapeRequest>, Box<View>)>,
+    automatic: Automatic,
 }
 
 impl Topology {
@@ -88,9 +83,9 @@ impl Controller {
 
     /// Looks at all nodes, if this one leads the directory.
     pub(super) fn drive(&mut self) {
-        self.topology.looks_at = self.now + LOOK_CALM;
+        self.topology.looks_at = self.now + self.topology.automatic.pace.look;
         if self.driven().is_none_or(|state| state.map.version.0 == 0) {
-            return;
+            return self.topology.automatic.forget();
         }
         if !std::mem::replace(&mut self.topology.is_looking, true) {
             self.effects.push(Effect::Survey);
@@ -132,16 +127,68 @@ impl Controller {
         let mut steps = steps(&state, view, self.known.settings.replicas as usize, &self.tried());
         let released = |&version: &MapVersion| Step::Decide(DirectoryCommand::Reshape(Reshape::Released { version }));
         steps.extend(self.topology.released.iter().map(released));
-        let is_calm = steps.is_empty() && state.changes.is_empty();
-        if !is_calm {
+        let is_calm = steps.is_empty() && state.changes.is_empty() && self.topology.medians.is_empty();
+        self.topology.automatic.note(now, &state, view);
+        if is_calm {
+            self.begin_automatic(&state, view);
+        } else {
             self.topology.looks_at = now + LOOK_BUSY;
-        } else if now.since(self.topology.balanced) >= BALANCE_INTERVAL {
-            self.topology.balanced = now;
-            steps.extend(balance(&state, view));
         }
         self.learn(&state.map, view);
         self.tell_map(&state, view);
         steps.into_iter().for_each(|step| self.take_step(step, &state));
+    }
+
+    /// What nobody asked for, where nothing else is to be done.
+    fn begin_automatic(&mut self, state: &Arc<DirectoryState>, view: &View) {
+        let Topology { automatic, transfers, .. } = &mut self.topology;
+        let asked = transfers.keys().copied().collect();
+        let Some((next, announcement)) = automatic.next(self.now, (state, view), &self.known.settings, &asked) else {
+            return;
+        };
+        match next {
+            Next::Transfer(step) => {
+                self.announce(announcement);
+                self.take_step(*step, state);
+            }
+            Next::Ask(request) => self.begin_asked(&request, state, view, announcement),
+            Next::Cut { request, partition, by_load } => {
+                let Some(leader) = view.led(partition).map(|led| led.leader) else { return };
+                self.topology.medians.insert(AUTOMATIC, (partition, request, Box::new(view.clone())));
+                self.effects.push(Effect::Median { verb: AUTOMATIC, partition, leader, by_load });
+            }
+        }
+    }
+
+    /// Begins what the cluster asks itself for, judged as an operator's request is.
+    fn begin_asked(
+        &mut self,
+        request: &ReshapeRequest,
+        state: &DirectoryState,
+        view: &View,
+        announcement: Option<Announcement>,
+    ) {
+        match verdict(state, view, self.known.settings.replicas as usize, request) {
+            Ok(Verdict::Begin { command, .. }) => {
+                self.announce(announcement);
+                self.decide(*command);
+            }
+            _ => self.topology.automatic.withdraw(request.change),
+        }
+    }
+
+    fn announce(&mut self, announcement: Option<Announcement>) {
+        self.effects.extend(announcement.map(|Announcement { what, reason }| Effect::Announce { what, reason }));
+    }
+
+    /// The changes under way, a sentence each, if this node leads the directory.
+    pub fn changes_under_way(&self) -> Vec<String> {
+        self.driven().map(|state| self.topology.automatic.under_way(state)).unwrap_or_default()
+    }
+
+    /// By what loads are watched and changes begun without being asked for: a simulated world has little time.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.topology.automatic.pace = pace;
     }
 
     /// Who leads groups that have no replica here.
@@ -229,6 +276,16 @@ impl Controller {
     /// An operator's change of the topology: begun, or how far it is.
     pub(super) fn on_verb(&mut self, verb: VerbId, request: Box<ReshapeRequest>, view: Box<View>) {
         let Some(state) = self.driven().cloned() else { return self.answer(verb, leads_no_more()) };
+        if request.shape == Shape::Rebalance {
+            let reply = match needs_directory(&state, &view) {
+                Ok(()) => {
+                    let (automatic, settings) = (&mut self.topology.automatic, &self.known.settings);
+                    automatic.rebalance(self.now, (&state, &view), settings, &request)
+                }
+                Err(error) => AdminReply::Failed(error),
+            };
+            return self.answer(verb, reply);
+        }
         let effect = match verdict(&state, &view, self.known.settings.replicas as usize, &request) {
             Err(error) => Effect::Answer(verb, Box::new(AdminReply::Failed(error))),
             Ok(Verdict::Progress(mut progress)) => {
@@ -243,7 +300,7 @@ impl Controller {
             Ok(Verdict::Begin { command, plan }) => Effect::Begin(verb, command, Box::new(plan)),
             Ok(Verdict::Median { partition, leader }) => {
                 self.topology.medians.insert(verb, (partition, request, view));
-                Effect::Median { verb, partition, leader }
+                Effect::Median { verb, partition, leader, by_load: false }
             }
             Ok(Verdict::Enlist { address, replaces, plan }) => {
                 let candidate = Candidate { address: address.clone(), replaces, registers: !request.dry_run, plan };
@@ -258,6 +315,13 @@ impl Controller {
     pub(super) fn on_median(&mut self, verb: VerbId, median: Option<Bytes>) {
         let Some((partition, request, view)) = self.topology.medians.remove(&verb) else { return };
         match median {
+            None if verb == AUTOMATIC => self.topology.automatic.not_cut(self.now, partition),
+            Some(at) if verb == AUTOMATIC => {
+                let Some(state) = self.driven().cloned() else { return };
+                let shape = Shape::Split { partition: Some(partition), at: Some(at) };
+                let announcement = self.topology.automatic.announced(partition);
+                self.begin_asked(&ReshapeRequest { shape, ..*request }, &state, &view, announcement);
+            }
             Some(at) => {
                 let shape = Shape::Split { partition: Some(partition), at: Some(at) };
                 self.on_verb(verb, Box::new(ReshapeRequest { shape, ..*request }), view);

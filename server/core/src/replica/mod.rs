@@ -236,6 +236,11 @@ impl Replica {
         self.outputs.queued()
     }
 
+    /// Keys and ranges that reads asked for, since the replica began here.
+    pub fn reads_asked(&self) -> u64 {
+        self.reads.count
+    }
+
     /// Replies that wait behind the gate.
     pub fn held(&self) -> usize {
         self.outputs.held()

@@ -55,6 +55,8 @@ pub(super) struct Reads {
     are_unasked: bool,
     /// A question for a position has stayed unanswered for too long, and stands.
     is_unheard: bool,
+    /// Keys and ranges that were asked for.
+    pub(super) count: u64,
 }
 
 impl Reads {
@@ -69,6 +71,7 @@ impl Reads {
             are_unconfirmed: false,
             are_unasked: false,
             is_unheard: false,
+            count: 0,
         }
     }
 
@@ -119,6 +122,7 @@ impl Reads {
 impl Replica {
     pub(super) fn on_read(&mut self, origin: Origin, request: Request, effects: &mut Vec<Effect>) {
         let (stale, anywhere) = request.read_rules();
+        self.reads.count += if let Request::Read(read, ..) = &request { read.len() as u64 } else { 1 };
         if self.reads.held.len() + self.reads.asked.len() >= READS_MAX {
             return refuse(effects, origin, Refusal::Busy("16,384 reads wait in one replica"));
         }

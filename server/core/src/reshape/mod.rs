@@ -4,11 +4,14 @@
 //! Pure: it looks at the directory's state and at what the nodes said of themselves, and returns steps. A step repeated
 //! or carried out late does no harm: each names the state that it was meant for. It does not know sockets or clocks.
 
+mod balance;
 mod boundaries;
 mod deciding;
 mod enlist;
+mod load;
 mod plan;
 mod replicas;
+mod sizing;
 mod surplus;
 #[cfg(test)]
 mod tests;
@@ -16,14 +19,17 @@ mod verbs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use balance::{Proposal, Resting, Shift, Situation, even_leaders, plan};
 pub use boundaries::no_median;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{NodeId, PartitionId, ReplicaId};
 use coppice_ordering::Configuration;
 pub use deciding::PendingDecisions;
 pub use enlist::{Candidate, Enlistment};
-pub use plan::{balance, steps};
-pub use verbs::{Verdict, begun, verdict};
+pub use load::{Load, Loads, Pace};
+pub use plan::steps;
+pub use sizing::{Sizing, merge, split};
+pub use verbs::{Verdict, begun, needs_directory, verdict};
 
 use crate::machine::directory::{Change, DirectoryCommand, DirectoryState};
 use crate::majority::voters_up;
@@ -127,6 +133,13 @@ pub enum Step {
     },
     /// Tell the process at the node's address which node it is.
     Assign { node: NodeId },
+}
+
+impl Step {
+    /// Who leads afterwards, of a leader transfer.
+    pub fn next_leader(&self) -> Option<NodeId> {
+        if let Step::Transfer { to, .. } = self { Some(*to) } else { None }
+    }
 }
 
 /// All groups of the map with the nodes of their replicas, the directory first.

@@ -16,7 +16,7 @@ const MOVES_MAX: usize = 2;
 
 /// A learner that lacks at most so many instances, and holds the configuration that made it one, has caught up: it gets
 /// the newest ones as voters do, so under load it is never quite there.
-const CAUGHT_UP_INSTANCES: u64 = 64;
+pub(super) const CAUGHT_UP_INSTANCES: u64 = 64;
 
 /// The steps to take now. `replicas` is the cluster's setting; `tried` are groups whose leader was asked to hand over
 /// and did not: their changes go on without.
@@ -291,28 +291,4 @@ fn leaderships(state: &DirectoryState, view: &View) -> BTreeMap<NodeId, usize> {
         }
     }
     leads
-}
-
-/// One transfer that makes the leaderships more even, if any does. The directory's stays where it is: queries across
-/// partitions would wait for its next leader.
-pub fn balance(state: &DirectoryState, view: &View) -> Option<Step> {
-    let leads = leaderships(state, view);
-    let count = |node: NodeId| leads.get(&node).copied().unwrap_or(0);
-    let member = |node: NodeId| state.map.node(node).is_some_and(|row| row.state == NodeState::Member);
-    let mut best: Option<(usize, PartitionId, NodeId, NodeId)> = None;
-    for entry in &state.map.partitions {
-        let Some(led) = view.led(entry.partition) else { continue };
-        if state.change_of(entry.partition).is_some() {
-            continue;
-        }
-        for replica in entry.replicas.iter().filter(|replica| replica.role == Role::Voter && member(replica.node)) {
-            let gain = count(led.leader).saturating_sub(count(replica.node));
-            let better = best.is_none_or(|(known, ..)| gain > known);
-            let has_room = view.node(replica.node).is_none_or(|local| !local.node.disk_full);
-            if gain >= 2 && better && view.is_up(replica.node) && has_room && follows(led.report, replica.replica) {
-                best = Some((gain, entry.partition, led.leader, replica.node));
-            }
-        }
-    }
-    best.map(|(_, partition, leader, to)| Step::Transfer { leader, partition, to })
 }

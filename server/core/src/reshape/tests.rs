@@ -13,7 +13,7 @@ use coppice_client::wire::{
 };
 use coppice_ordering::{Batch, Commands, Instance};
 
-use super::{Step, Verdict, View, balance, no_median, steps, verdict};
+use super::{Step, Verdict, View, even_leaders, no_median, steps, verdict};
 use crate::machine::directory::{Directory, DirectoryCommand, DirectoryState, Reshape};
 use crate::status::{GroupReport, LocalReplica, LocalStatus};
 
@@ -356,7 +356,7 @@ fn leaderships_become_even() {
     for (_, report) in model.groups.values_mut() {
         report.durable = (1..=3).map(|id| (ReplicaId(id), 0)).collect();
     }
-    while let Some(step) = balance(model.state(), &model.view()) {
+    while let Some(step) = even_leaders(model.state(), &model.view()) {
         model.take(step);
     }
     let leads = |node| model.groups.values().filter(|(leader, _)| *leader == NodeId(node)).count();

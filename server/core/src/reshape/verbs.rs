@@ -51,13 +51,22 @@ pub fn verdict(
     let judge = Judge { state, view, replicas, request };
     let verdict = judge.shape()?;
     if !matches!(verdict, Verdict::Progress(_)) {
-        // Whoever lost its quorum a moment ago still takes itself for the leader, and can decide nothing.
-        let (up, all) = view.voters_up(state, PartitionId::DIRECTORY);
-        if up <= all / 2 {
-            return unavailable(format!("the directory has no quorum: {up} of its {all} voters answer"));
-        }
+        needs_directory(state, view)?;
     }
     Ok(verdict)
+}
+
+/// An error if the directory can decide nothing: whoever lost its quorum a moment ago still takes itself for the
+/// leader.
+///
+/// # Errors
+/// How many of its voters answer.
+pub fn needs_directory(state: &DirectoryState, view: &View) -> Result<(), AdminError> {
+    let (up, all) = view.voters_up(state, PartitionId::DIRECTORY);
+    match up > all / 2 {
+        true => Ok(()),
+        false => unavailable(format!("the directory has no quorum: {up} of its {all} voters answer")),
+    }
 }
 
 /// What an operator hears once the directory has decided what a request begins; an error: nobody knows whether it will.
@@ -116,6 +125,8 @@ impl Judge<'_> {
             Shape::Split { partition, at } => self.split(*partition, at.as_deref()),
             Shape::Merge { partition, into } => self.merge(*partition, *into),
             Shape::SetReplicas { count } => self.set_replicas(*count),
+            // What is planned by, the controller watches.
+            Shape::Rebalance => refused("rebalance is not judged by the map alone".into()),
         }
     }
 

@@ -11,8 +11,8 @@ pub mod units;
 pub mod values;
 
 pub use nearest::nearest;
-use units::{GIB, KIB, MIB, show_size, show_time};
-use values::{DAY, HOUR, MILLISECOND, Reading, count, name_of, size, time, word};
+use units::{GIB, KIB, MIB, parse_size, show_size, show_time};
+use values::{DAY, HOUR, MILLISECOND, Reading, count, name_of, phrase, size, time, within, word};
 
 /// What nodes of this version write. A cluster's level is raised by hand, once all its nodes can.
 pub const FEATURE_LEVEL: u32 = 1;
@@ -23,6 +23,43 @@ pub const FEATURE_LEVEL: u32 = 1;
 const SESSIONS_LEAST: u64 = 4;
 
 const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
+
+const REBALANCE: [(&str, bool); 2] = [("off", false), ("auto", true)];
+
+/// When the cluster splits a partition by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AutoSplit {
+    /// Never.
+    Off,
+    /// When it holds more than so many bytes of keys and values.
+    Size(u64),
+    /// When so much of the cluster's load falls on it that other leaders cannot make up for it.
+    Load,
+}
+
+/// Sizes of `size:`. A partition that is worth its replicas has some hundred megabytes; small ones are for trials.
+const AUTO_SPLIT_BYTES: std::ops::RangeInclusive<u64> = KIB..=1024 * GIB;
+
+fn auto_split(reading: Reading<'_>) -> Result<AutoSplit, String> {
+    let size_of = || phrase(&AUTO_SPLIT_BYTES, |bytes| format!("size:{}", show_size(*bytes).replace(' ', "")));
+    let text = reading.value(|| format!("off, load, {}", size_of()))?;
+    match text.trim().split_once(':') {
+        Some(("size", size)) => {
+            within(parse_size(size)?, AUTO_SPLIT_BYTES, |bytes| show_size(*bytes)).map(AutoSplit::Size)
+        }
+        None if text.trim() == "off" => Ok(AutoSplit::Off),
+        None if text.trim() == "load" => Ok(AutoSplit::Load),
+        _ => Err(format!("`off`, `load` or a size such as `size:4GiB`, not `{text}`")),
+    }
+}
+
+fn show_auto_split(value: AutoSplit) -> String {
+    match value {
+        AutoSplit::Off => "off".into(),
+        AutoSplit::Size(bytes) => format!("size:{}", show_size(bytes).replace(' ', "")),
+        AutoSplit::Load => "load".into(),
+    }
+}
 
 /// The settings of a cluster (operations.md 3).
 ///
@@ -69,6 +106,12 @@ pub struct ClusterSettings {
     pub session_bytes_max: u64,
     /// Instances between two comparisons of the replicas' digests.
     pub digest_interval: u64,
+    /// When a partition is split by itself.
+    pub auto_split: AutoSplit,
+    /// Two neighbours that are small and cold are merged by themselves.
+    pub auto_merge: bool,
+    /// Leaders and replicas are spread by load and bytes by themselves.
+    pub rebalance: bool,
 }
 
 pub struct ClusterSetting {
@@ -258,6 +301,27 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         read: |s, t| count(t, 1..=u64::MAX).map(|v| s.digest_interval = v),
         show: |s| s.digest_interval.to_string(),
     },
+    ClusterSetting {
+        key: "auto_split",
+        default: "off",
+        meaning: "splits a partition larger than `size:4GiB`, or, with `load`, one that is too hot for one node",
+        read: |s, t| auto_split(t).map(|v| s.auto_split = v),
+        show: |s| show_auto_split(s.auto_split),
+    },
+    ClusterSetting {
+        key: "auto_merge",
+        default: "off",
+        meaning: "merges two neighbours that stay small and cold",
+        read: |s, t| word(t, &SWITCH).map(|v| s.auto_merge = v),
+        show: |s| name_of(s.auto_merge, &SWITCH),
+    },
+    ClusterSetting {
+        key: "rebalance",
+        default: "off",
+        meaning: "`auto` spreads leaders and replicas over the nodes by load and bytes",
+        read: |s, t| word(t, &REBALANCE).map(|v| s.rebalance = v),
+        show: |s| name_of(s.rebalance, &REBALANCE),
+    },
 ];
 
 impl Default for ClusterSettings {
@@ -282,6 +346,9 @@ impl Default for ClusterSettings {
             sessions_max: 0,
             session_bytes_max: 0,
             digest_interval: 0,
+            auto_split: AutoSplit::Off,
+            auto_merge: false,
+            rebalance: false,
         };
         for setting in CLUSTER_SETTINGS {
             // Our own table: a default that its own reader refuses is a bug of this file, and a test walks them all.
@@ -397,7 +464,22 @@ mod tests {
         );
         assert_eq!(refused("sessions_max", "1"), "`sessions_max` must be a number from 4 to 10000000, not `1`");
         assert_eq!(refused("batch_bytes_max", "3 MiB"), "`batch_bytes_max` must be from 1 B to 2 MiB, not 3 MiB");
+        assert_eq!(
+            refused("auto_split", "4GiB"),
+            "`auto_split` must be `off`, `load` or a size such as `size:4GiB`, not `4GiB`"
+        );
+        assert_eq!(refused("auto_split", "size:1B"), "`auto_split` must be from 1 KiB to 1 TiB, not 1 B");
+        assert_eq!(refused("rebalance", "on"), "`rebalance` must be `off` or `auto`, not `on`");
         assert_eq!(settings, ClusterSettings::default());
+    }
+
+    #[test]
+    fn a_size_that_splits_is_printed_as_it_is_read() {
+        let mut settings = ClusterSettings::default();
+        for text in ["size:4GiB", "load", "off"] {
+            assert_eq!(settings.set("auto_split", text), Ok(()));
+            assert_eq!(settings.get("auto_split").as_deref(), Some(text));
+        }
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct LocalStatus {
     pub warnings: Vec<String>,
     /// Why it takes no further replica, if it does not.
     pub full: Option<String>,
+    /// Changes of the topology under way, if it leads the directory ([`coppice_client::wire::Status::changes`]).
+    pub changes: Vec<String>,
 }
 
 impl LocalStatus {
@@ -120,6 +122,8 @@ pub struct LocalReplica {
     pub bytes: u64,
     /// Replies held by the gate.
     pub held: u64,
+    /// Commands that it had decided as a leader, and reads that it was asked for, since its process began.
+    pub operations: u64,
     /// Commands decided per second, lately.
     pub commands_per_second: f64,
     /// Instances undecided.

@@ -49,6 +49,7 @@ pub fn overview(
         majority: is_majority(map, |node| known.contains_key(&node)),
         replicas: replicas.unwrap_or_default(),
         removed: map.node(own).is_some_and(|info| info.state == NodeState::Removed),
+        changes: known.values().flat_map(|local| local.changes.iter().cloned()).collect(),
     }
 }
 

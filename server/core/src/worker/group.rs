@@ -122,6 +122,8 @@ pub struct GroupStatus {
     pub instances_decided: u64,
     /// Commands decided so far.
     pub commands_decided: u64,
+    /// Keys and ranges that reads asked for so far.
+    pub reads: u64,
     /// The newest digests and their instances, ascending; the last is of now, if nothing is undecided here.
     pub digests: Vec<(Instance, u64)>,
     /// How far behind the other replicas are, in instances and milliseconds, as a leader knows it.
@@ -238,6 +240,7 @@ impl Group {
             sessions: self.sessions().map_or(0, |sessions| sessions.len() as u64),
             instances_decided: counters.instances_decided,
             commands_decided: counters.commands_decided,
+            reads: self.replica.reads_asked(),
             digests: executor.digests().chain([executor.digest_now()]).collect(),
             lags: lags.collect(),
             report: GroupReport::of(paxos),
@@ -289,6 +292,7 @@ impl GroupStatus {
             keys: self.keys,
             bytes: self.bytes,
             held: self.held as u64,
+            operations: self.commands_decided + self.reads,
             commands_per_second: 0.0,
             window: self.window.0 as u32,
             batch_commands: 0.0,

@@ -170,8 +170,13 @@ impl Worker {
     }
 
     /// The key that cuts a partition here into two halves.
-    pub fn median(&self, partition: PartitionId) -> Option<Bytes> {
+    ///
+    /// `by_load`: of its newest writes, where there were enough to tell; none: one key has too many of them.
+    pub fn median(&self, partition: PartitionId, by_load: bool) -> Option<Bytes> {
         let data = self.groups.get(&partition)?.replica.executor().machine().partition()?;
+        if by_load && let Some(median) = data.changes().median() {
+            return median.filter(|at| data.range().low[..] < at[..] && data.range().contains(at));
+        }
         data.tree().median().map(|key| Bytes::copy_from_slice(&key))
     }
 

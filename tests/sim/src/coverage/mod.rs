@@ -9,7 +9,7 @@ use coppice_core::worker::{Effect, Note, Report};
 use crate::plan::fault::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 249] = [
+pub const NAMES: [&str; 253] = [
     "fault: crash",
     "fault: a node stops in order",
     "fault: all nodes crash",
@@ -259,6 +259,10 @@ pub const NAMES: [&str; 249] = [
     "transfer: not begun, or not in time",
     "stop: others lead",
     "stop: the time is over",
+    "by itself: a leader moves",
+    "by itself: a replica moves",
+    "by itself: a split",
+    "by itself: a merge",
 ];
 
 /// How often each was met.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use coppice_ordering::{CoordinatorSettings, Reads, Settings};
 use coppice_testkit::random::Random;
 
-use crate::plan::{DiskPlan, MS, Nanos, Network, Plan, Purpose, ServerPlan, Verdicts, Workload, random};
+use crate::plan::{Balance, DiskPlan, MS, Nanos, Network, Plan, Purpose, ServerPlan, Verdicts, Workload, random};
 use crate::wide::{expiry_least, widen};
 use faults::schedule;
 
@@ -47,6 +47,7 @@ impl Plan {
                 capacities: capacities(seed),
                 place_timeout: place_timeout(seed),
             },
+            balance: balance(seed, quiet),
             network: network(seed, quiet),
             disk: disk(seed, quiet, 24 << (10 + shape.below(4))),
             clock_rates: Vec::new(),
@@ -55,12 +56,19 @@ impl Plan {
             minority_down: replicas > 1 && shape.below(2) == 0,
             judged: Verdicts::default(),
         };
+        // Neighbours are merged only while there are more partitions than nodes.
+        if plan.balance.merges() && plan.workload.keys >= 64 {
+            plan.partitions = plan.nodes + 1;
+        }
         if !quiet {
             widen(&mut plan);
         }
         plan.clock_rates = clock_rates(&plan, quiet);
         if !quiet {
             plan.faults = schedule(&plan);
+        }
+        if plan.balance.is_on() {
+            calm(&mut plan);
         }
         plan.settings.retain_bytes_min = retain(seed);
         plan.server.expiry_instances = expiry(seed).unwrap_or(plan.server.expiry_instances).max(expiry_least(&plan));
@@ -140,6 +148,35 @@ fn collectors(seed: u64) -> u32 {
     let mut random = random(seed, Purpose::Collects, 0);
     let some = random.next() as u32;
     [0, some, some, u32::MAX][random.below(4)]
+}
+
+/// In a quarter of the seeds the cluster balances, splits or merges by itself.
+fn balance(seed: u64, quiet: bool) -> Balance {
+    let mut random = random(seed, Purpose::Balance, 0);
+    if quiet || random.below(4) > 0 {
+        return Balance::default();
+    }
+    let rebalance = ["auto", "auto", "off"][random.below(3)];
+    let split = ["off", "load", "size:1KiB"][random.below(3)];
+    let merge = ["off", "on"][random.below(2)];
+    let pairs = [("rebalance", rebalance), ("auto_split", split), ("auto_merge", merge)];
+    let settings = pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    Balance { settings, hot_for: [0, 2_000, 6_000][random.below(3)] * MS }
+}
+
+/// What a cluster begins by itself it begins where nothing else is under way, and loads are watched for a while.
+fn calm(plan: &mut Plan) {
+    let mut random = random(plan.seed, Purpose::Balance, 1);
+    let one_of = [1, 8, 32][random.below(3)];
+    plan.faults.retain(|_| random.below(one_of) == 0);
+    plan.workload.operations += 1_500;
+    if plan.balance.merges() {
+        // Else no partition is ever cold.
+        plan.workload.in_flight = 1;
+        plan.workload.think = 200 * MS;
+    } else {
+        plan.workload.think = plan.workload.think.min(20 * MS);
+    }
 }
 
 /// One in a third of the seeds, else two or three.

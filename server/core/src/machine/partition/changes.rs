@@ -9,9 +9,14 @@
 //!
 //! Not replicated: each replica counts for itself. It does not know who asks.
 
+use bytes::Bytes;
+
 /// Changes that are remembered, at 16 bytes each. A reader asks again after a round trip or two, a millisecond when
 /// everything is busy; at 300 000 writes a second to one partition that is a tenth of this.
 pub const CHANGES_KEPT: usize = 4_096;
+
+/// So many changes tell where half of them lie.
+const CHANGES_TOLD: u64 = 256;
 
 /// The newest changes of one replica's tree. See the module.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +82,27 @@ impl Changes {
         inside(since[0]) + inside(since[1]) == 0
     }
 
+    /// The key on either side of which lies half of the newest changes: `Some(None)` if one key has so many of them
+    /// that a quarter would not lie on either side; none if there were too few to tell. O(changes remembered).
+    pub fn median(&self) -> Option<Option<Bytes>> {
+        let newest = self.count.saturating_sub(self.known_from).min(CHANGES_KEPT as u64);
+        if newest < CHANGES_TOLD {
+            return None;
+        }
+        let mut keys: Vec<u128> = (self.count - newest..self.count).map(|change| self.kept[place(change)]).collect();
+        keys.sort_unstable();
+        let middle = keys[keys.len() / 2];
+        let below = |key: u128| keys.partition_point(|&other| other < key);
+        let next = keys.get(keys.partition_point(|&other| other <= middle)).copied();
+        let divides = |key: &u128| (keys.len() / 4..=keys.len() * 3 / 4).contains(&below(*key));
+        let at = [Some(middle), next].into_iter().flatten().find(divides);
+        Some(at.map(|key| {
+            let bytes = key.to_be_bytes();
+            let end = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+            Bytes::copy_from_slice(&bytes[..end])
+        }))
+    }
+
     fn push(&mut self, key: u128) {
         let place = place(self.count);
         match self.kept.get_mut(place) {
@@ -131,6 +157,23 @@ mod tests {
             1 => Just(Act::Forget),
             1 => Just(Act::Follow),
         ]
+    }
+
+    #[test]
+    fn the_median_of_changes_divides_them_or_there_is_none() {
+        let median = |keys: &[&str]| {
+            let mut changes = Changes::default();
+            keys.iter().for_each(|key| changes.note([key.as_bytes()].into_iter()));
+            changes.median().map(|median| median.map(|key| String::from_utf8(key.to_vec()).expect("text")))
+        };
+        let told = |keys: &[&str]| median(&keys.repeat(300));
+        assert_eq!(median(&["a"; 255]), None, "too few to tell");
+        assert_eq!(told(&["a", "b", "c", "d"]), Some(Some("c".into())));
+        // A key cannot be cut in two: the cut lies before it or behind it, if that divides.
+        assert_eq!(told(&["a", "b", "b", "c"]), Some(Some("b".into())));
+        assert_eq!(told(&["a", "a", "a", "b"]), Some(Some("b".into())));
+        assert_eq!(told(&["a", "a", "a", "a", "b"]), Some(None), "one key has most of them");
+        assert_eq!(told(&["a"]), Some(None));
     }
 
     proptest! {
