@@ -120,7 +120,7 @@ impl World {
         let groups = self.nodes[node].process.workers.iter().flat_map(|worker| worker.groups());
         let replays = groups.map(|(&group, hosted)| (group, hosted.checkpoints.logged, hosted.checkpoints.bytes));
         let sizes = checkpoint_due::Storage {
-            log_bytes_setting: self.plan.server.snapshot_instances * INSTANCE_BYTES,
+            log_bytes_setting: self.plan.server.snapshot_instances.saturating_mul(INSTANCE_BYTES),
             replays: Replays::of(replays),
             full: self.nodes[node].store.is_full(),
             room: u64::MAX,
