@@ -128,10 +128,9 @@ impl RecoveredGroup {
         self.decided_upto.0.saturating_sub(self.snapshot.0)
     }
 
-    /// Payload of the batches above the snapshot, in bytes, and the commands in them.
-    pub fn held(&self) -> (usize, u64) {
-        let commands = self.slots.iter_from(Instance::ZERO).map(|(_, slot)| u64::from(slot.batch.count())).sum();
-        (self.slots.len_bytes(), commands)
+    /// Payload of the batches above the snapshot, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        self.slots.len_bytes()
     }
 
     /// Whether there was anything.

@@ -10,36 +10,14 @@ use coppice_client::wire::PartitionId;
 /// group that keeps the oldest segment writes one out of turn.
 const SPARE_MAX: u64 = 2;
 
-/// Replaying a small command takes as long as replaying one of so many bytes.
-const COMMAND_BYTES: u64 = 64;
-
 /// A node may have to replay as much as its checkpoints hold, divided by this: reading these takes longer then, and
 /// more checkpoints would take the disk from the log.
 const REPLAY_SHARE: u64 = 4;
 
-/// What a group logged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Logged {
-    pub bytes: u64,
-    pub commands: u64,
-}
-
-impl Logged {
-    /// What replaying it costs, in bytes: each command counts for 64 at least.
-    pub fn replay_bytes(self) -> u64 {
-        self.bytes.max(self.commands.saturating_mul(COMMAND_BYTES))
-    }
-
-    /// This and that.
-    pub fn and(self, more: Logged) -> Logged {
-        Logged { bytes: self.bytes + more.bytes, commands: self.commands + more.commands }
-    }
-}
-
 /// What a start of the node would replay now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replays {
-    /// Of all groups, in the unit of [`Logged::replay_bytes`].
+    /// Bytes of the log, of all groups.
     pub bytes: u64,
     /// The group with the most of it.
     pub largest: Option<PartitionId>,
@@ -48,11 +26,10 @@ pub struct Replays {
 }
 
 impl Replays {
-    /// Of these groups: what each logged since its newest checkpoint, and the bytes of that.
-    pub fn of(groups: impl Iterator<Item = (PartitionId, Logged, u64)>) -> Replays {
+    /// Of these groups: the bytes that each logged since its newest checkpoint, and those of that.
+    pub fn of(groups: impl Iterator<Item = (PartitionId, u64, u64)>) -> Replays {
         let (mut all, mut most) = (Replays::default(), 0);
-        for (group, logged, checkpoint) in groups {
-            let bytes = logged.replay_bytes();
+        for (group, bytes, checkpoint) in groups {
             (all.bytes, all.checkpoints) = (all.bytes + bytes, all.checkpoints + checkpoint);
             if bytes > most {
                 (most, all.largest) = (bytes, Some(group));
@@ -81,7 +58,7 @@ pub struct Storage {
 /// Of a group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
-    /// Logged since its last checkpoint began, in the unit of [`Logged::replay_bytes`].
+    /// Bytes logged since its last checkpoint began.
     pub logged: u64,
     /// Replaying it takes longest of all groups of the node.
     pub replays_most: bool,
@@ -145,11 +122,9 @@ mod tests {
 
     #[test]
     fn what_a_node_replays_is_bounded_by_the_group_that_has_most_of_it() {
-        let logged = |bytes, commands| Logged { bytes, commands };
-        assert_eq!([logged(640, 9).replay_bytes(), logged(640, 11).replay_bytes()], [640, 704]);
         let of = |first, second, checkpoint| {
             let [p1, p2] = [1, 2].map(PartitionId);
-            let replays = Replays::of([(p1, logged(first, 0), checkpoint), (p2, logged(second, 0), 0)].into_iter());
+            let replays = Replays::of([(p1, first, checkpoint), (p2, second, 0)].into_iter());
             let storage = Storage { replays, ..STORAGE };
             [(p1, first), (p2, second)].map(|(group, logged)| {
                 let replays_most = replays.largest == Some(group);

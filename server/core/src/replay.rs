@@ -52,16 +52,6 @@ impl Entry {
         }
     }
 
-    /// Commands in its batch.
-    pub fn commands(&self) -> u64 {
-        match self {
-            Entry::Group { record: Record::Accept { batch, .. } | Record::Learned { batch, .. }, .. } => {
-                batch.count().into()
-            }
-            _ => 0,
-        }
-    }
-
     /// Whose batch it holds, and where, if it does.
     pub fn batch(&self) -> Option<(PartitionId, Instance)> {
         match self {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use coppice_client::wire::PartitionId;
-use coppice_core::checkpoint_due::{Logged, Replays};
+use coppice_core::checkpoint_due::Replays;
 use coppice_core::worker::{Checkpoints, Group};
 
 /// The counters of one group.
@@ -15,8 +15,8 @@ pub(super) struct Sample {
     pub commands: u64,
     /// Instances decided so far.
     pub instances: u64,
-    /// Logged since its newest checkpoint.
-    pub logged: Logged,
+    /// Bytes logged since its newest checkpoint.
+    pub logged_bytes: u64,
     /// Bytes of the log that it needs beside that.
     pub older_bytes: u64,
     /// Bytes of its newest checkpoint.
@@ -29,9 +29,9 @@ impl Sample {
     /// Of this group, now.
     pub fn of(id: PartitionId, group: &Group) -> Sample {
         let status = group.status();
-        let Checkpoints { logged, older_bytes, bytes: checkpoint, .. } = group.checkpoints;
+        let Checkpoints { logged_bytes, older_bytes, bytes: checkpoint, .. } = group.checkpoints;
         let (commands, instances) = (status.commands_decided, status.instances_decided);
-        Sample { group: id, commands, instances, logged, older_bytes, checkpoint, replay: group.replay() }
+        Sample { group: id, commands, instances, logged_bytes, older_bytes, checkpoint, replay: group.replay() }
     }
 }
 
@@ -96,13 +96,13 @@ impl Rates {
 
     /// Bytes of the log that all of them need.
     pub fn log_needed(&self) -> u64 {
-        self.groups.values().map(|rate| rate.newest.logged.bytes + rate.newest.older_bytes).sum()
+        self.groups.values().map(|rate| rate.newest.logged_bytes + rate.newest.older_bytes).sum()
     }
 
     /// What a start would replay now.
     pub fn replays(&self) -> Replays {
         let newest = self.groups.values().map(|rate| rate.newest);
-        Replays::of(newest.map(|sample| (sample.group, sample.logged, sample.checkpoint)))
+        Replays::of(newest.map(|sample| (sample.group, sample.logged_bytes, sample.checkpoint)))
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
             group: PartitionId(group),
             commands,
             instances: commands / 10,
-            logged: Logged { bytes: 60, commands: 0 },
+            logged_bytes: 60,
             older_bytes: 40,
             checkpoint: 7,
             replay: None,

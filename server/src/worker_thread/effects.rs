@@ -1,7 +1,7 @@
 //! Carries out what the worker wants: into the log's next append, onto links, onto connections, to other threads.
 
 use coppice_client::wire::{NodeId, PartitionId};
-use coppice_core::checkpoint_due::{Due, Logged};
+use coppice_core::checkpoint_due::Due;
 use coppice_core::replay::Entry;
 use coppice_core::request::Origin;
 use coppice_core::snapshot::TakenSnapshot;
@@ -69,7 +69,7 @@ impl WorkerThread {
             Record::Decided { .. } | Record::Lease { .. } => {}
         }
         let entry = Entry::Group { group, record };
-        self.worker.logged(group, Logged { bytes: entry_bytes(&entry) as u64, commands: entry.commands() });
+        self.worker.logged(group, entry_bytes(&entry) as u64);
         self.storage.appends.push(Append { entry, lsn: Some(lsn), lazy });
     }
 

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use coppice_client::wire::PartitionId;
-use coppice_core::checkpoint_due::Logged;
 use coppice_core::multicast::{MulticastBody, MulticastMessage};
 use coppice_core::replay::Entry;
 use coppice_core::wire::peer::Envelope;
@@ -184,8 +183,7 @@ impl World {
             Effect::Persist { group, lsn, record } => {
                 let lazy = record.is_lazy();
                 let entry = Entry::Group { group, record };
-                let logged = Logged { bytes: entry_bytes(&entry) as u64, commands: entry.commands() };
-                self.nodes[node].process.workers[worker].logged(group, logged);
+                self.nodes[node].process.workers[worker].logged(group, entry_bytes(&entry) as u64);
                 self.nodes[node].store.append(Append { entry, lsn: Some(lsn), lazy });
             }
             Effect::Trim(group, upto) => {

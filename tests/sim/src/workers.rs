@@ -118,7 +118,7 @@ impl World {
             self.coverage.note("checkpoint: waits for that of a child");
         }
         let groups = self.nodes[node].process.workers.iter().flat_map(|worker| worker.groups());
-        let replays = groups.map(|(&group, hosted)| (group, hosted.checkpoints.logged, hosted.checkpoints.bytes));
+        let replays = groups.map(|(&group, hosted)| (group, hosted.checkpoints.logged_bytes, hosted.checkpoints.bytes));
         let sizes = checkpoint_due::Storage {
             log_bytes_setting: self.plan.server.snapshot_instances.saturating_mul(INSTANCE_BYTES),
             replays: Replays::of(replays),

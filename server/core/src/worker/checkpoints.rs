@@ -59,7 +59,7 @@ impl Worker {
             return;
         }
         // The log since the last checkpoint lies between two, once this one is there.
-        let logged = std::mem::take(&mut group.checkpoints.logged).bytes;
+        let logged = std::mem::take(&mut group.checkpoints.logged_bytes);
         group.checkpoints.older_bytes += logged;
         let taken = snapshot::take(self.cluster.cluster, &group.replica);
         let (instance, boundaries) = (taken.head.instance, taken.head.map_version);
@@ -137,7 +137,6 @@ mod tests {
     use coppice_ordering::Time;
 
     use super::*;
-    use crate::checkpoint_due::Logged;
     use crate::worker::hosting::begins;
     use crate::worker::{Group, Input as Told};
 
@@ -165,7 +164,7 @@ mod tests {
 
         /// So much is logged, and the worker is told of the log.
         fn logs(&mut self, bytes: u64) -> Vec<u64> {
-            self.0.logged(GROUP, Logged { bytes, commands: 0 });
+            self.group().checkpoints.logged_bytes += bytes;
             let sizes = checkpoint_due::Storage { log_bytes_setting: 100, ..Default::default() };
             self.tell(Told::Storage(Storage { sizes, pins: Vec::new() }))
         }

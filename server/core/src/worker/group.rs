@@ -9,7 +9,7 @@ use coppice_ordering::{Instance, ReplicaId, Ticket, Time};
 use super::lag::Lag;
 use super::reclamation::Reclamation;
 use super::tuning::GroupTuner;
-use crate::checkpoint_due::{Logged, Needs};
+use crate::checkpoint_due::Needs;
 use crate::ids;
 use crate::replica::Replica;
 use crate::sessions::Sessions;
@@ -43,8 +43,8 @@ pub struct Group {
 /// What is remembered of a replica's checkpoints.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Checkpoints {
-    /// Logged since the last one began.
-    pub logged: Logged,
+    /// Bytes logged since the last one began.
+    pub logged_bytes: u64,
     /// Bytes of the last one.
     pub bytes: u64,
     /// The one that is being written.
@@ -252,7 +252,7 @@ impl Group {
     /// whether it is the one whose replay takes longest.
     pub fn needs(&self, pins: bool, replays_most: bool) -> Needs {
         Needs {
-            logged: self.checkpoints.logged.replay_bytes(),
+            logged: self.checkpoints.logged_bytes,
             replays_most,
             checkpoint: self.checkpoints.bytes,
             data: self.size().1,

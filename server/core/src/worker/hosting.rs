@@ -7,7 +7,6 @@ use coppice_client::wire::{NodeId, PartitionId};
 use coppice_ordering::{Config, Instance, ReplicaId, Settings, Time};
 
 use super::{Effect, Group, Message, Note, Report, Worker, WorkerSettings};
-use crate::checkpoint_due::Logged;
 use crate::failure_detector::LastHeard;
 use crate::multicast::message::leader_learned;
 use crate::replica::{self, Replica};
@@ -48,7 +47,7 @@ impl Worker {
         let (configuration, nodes) = (create.configuration(), create.nodes().collect());
         let config =
             Config { id: me, configuration, seed, incarnation, settings: settings.group.clone(), campaign_first };
-        let (bytes, commands) = recovered.held();
+        let logged_bytes = recovered.held_bytes() as u64;
         let (executing, mut effects) = (settings.executing, Vec::new());
         let mut replica =
             Replica::recover(group, config, recovered, machine, snapshot, executing, self.now, &mut effects);
@@ -58,7 +57,7 @@ impl Worker {
         }
         let mut hosted = Group::new(replica, nodes);
         hosted.replay = (snapshot, hosted.replica.executor().due());
-        hosted.checkpoints.logged = Logged { bytes: bytes as u64, commands };
+        hosted.checkpoints.logged_bytes = logged_bytes;
         self.host(hosted, effects);
     }
 

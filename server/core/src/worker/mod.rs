@@ -41,7 +41,7 @@ pub use settings::WorkerSettings;
 pub use step::{Effect, Input, Message, Note, QueryResult, Report};
 pub use tuning::{GroupTuner, Load, TuningSettings};
 
-use crate::checkpoint_due::{Due, Logged};
+use crate::checkpoint_due::Due;
 use crate::collects::{Act, Collects};
 use crate::failure_detector::FailureDetector;
 use crate::multicast::{MulticastBody, MulticastMessage};
@@ -180,10 +180,10 @@ impl Worker {
         data.tree().median().map(|key| Bytes::copy_from_slice(&key))
     }
 
-    /// So much of a group was logged, in the unit of [`Storage::sizes`].
-    pub fn logged(&mut self, group: PartitionId, logged: Logged) {
+    /// A record of a group took so many bytes of the log.
+    pub fn logged(&mut self, group: PartitionId, bytes: u64) {
         if let Some(group) = self.groups.get_mut(&group) {
-            group.checkpoints.logged = group.checkpoints.logged.and(logged);
+            group.checkpoints.logged_bytes += bytes;
         }
     }
 
