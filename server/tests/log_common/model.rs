@@ -60,6 +60,7 @@ impl Group {
                 }
             }
             Record::Learned { instance, ballot, batch } => {
+                self.decided = self.decided.max(*instance);
                 if let Some(held) = self.held(*instance) {
                     held.learned = Some((*ballot, batch.clone()));
                 }
