@@ -257,12 +257,13 @@ impl Control {
         }
     }
 
-    /// Of the groups of one worker thread.
-    fn note_samples(&mut self, samples: &[Sample]) {
+    /// Of all groups of one worker thread: those that it runs no more have nothing to execute either.
+    fn note_samples(&mut self, thread: usize, samples: &[Sample]) {
         self.rates.note(Instant::now(), samples);
         let recovery = &self.shared.recovery;
-        for &Sample { group, replay, .. } in samples {
-            let (done, all) = replay.unwrap_or_default();
+        for group in recovery.replaying().into_iter().filter(|&group| self.shared.workers.owner(group) == thread) {
+            let sample = samples.iter().find(|sample| sample.group == group);
+            let (done, all) = sample.and_then(|sample| sample.replay).unwrap_or_default();
             recovery.note(RecoveryStep::Replay(group), done, all);
         }
         if let Some(took) = recovery.end() {

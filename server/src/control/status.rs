@@ -94,7 +94,8 @@ pub(super) fn sample_rates(control: &Control) {
             worker_thread::publish(thread);
             let samples: Vec<Sample> =
                 thread.worker.groups().iter().map(|(&id, group)| Sample::of(id, group)).collect();
-            shared.call(move |control| control.note_samples(&samples));
+            let index = thread.index;
+            shared.call(move |control| control.note_samples(index, &samples));
         }
     });
 }

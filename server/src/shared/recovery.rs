@@ -81,6 +81,15 @@ impl Recovery {
         self.metrics.set_to_recover(left.div_ceil(steps.len().max(1) as u64));
     }
 
+    /// Partitions whose replay is not done.
+    pub fn replaying(&self) -> Vec<PartitionId> {
+        let of = |(step, share): (&RecoveryStep, &Share)| match step {
+            RecoveryStep::Replay(partition) if !share.is_done() => Some(*partition),
+            _ => None,
+        };
+        self.steps().iter().filter_map(of).collect()
+    }
+
     /// Whether nothing is under way any more, for good.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
@@ -142,7 +151,7 @@ mod tests {
         assert!(ratio().is_some_and(|ratio| ratio.starts_with("0.46")), "a third of each step: {:?}", ratio());
         recovery.note(RecoveryStep::Checkpoint(p1), 5, 5);
         recovery.note(RecoveryStep::Log, 1_000, 1_000);
-        assert!(recovery.end().is_none());
+        assert!(recovery.end().is_none() && recovery.replaying() == [p1]);
         recovery.note(RecoveryStep::Replay(p1), 7, 7);
         assert!(recovery.lines().is_empty() && !recovery.is_over());
         assert!(recovery.end().is_some() && recovery.end().is_none(), "once");

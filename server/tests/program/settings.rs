@@ -26,7 +26,7 @@ fn a_setting_is_explained_with_its_value_and_returns_to_its_default() {
     eventually("it is at its default", || {
         cluster.run(&["config", "get", "window", "-o", "table"]).out == "window = 16  # default\n"
     });
-    let described = json(&cluster.run(&["config", "describe", "data_dir"]));
+    let described = json(&cluster.run(&["config", "describe", "data_dir", "-o", "json"]));
     let row = &described["settings"][0];
     assert_eq!(
         (&row["of"], &row["origin"], &row["change"]),
@@ -34,7 +34,7 @@ fn a_setting_is_explained_with_its_value_and_returns_to_its_default() {
     );
     assert_eq!(described["answered_by"], "n1");
     // All of them, of the cluster and of a node.
-    let all = json(&cluster.run(&["config", "describe"]));
+    let all = json(&cluster.run(&["config", "describe", "-o", "json"]));
     assert!(all["settings"].as_array().expect("a list").iter().all(|row| row["value"].is_string()), "{all}");
 }
 
@@ -106,5 +106,5 @@ fn replicas_come_and_go_while_clients_write() {
     let said = cluster.run(&["config", "set", "replicas", "7", "--yes", "-o", "table"]);
     assert!(said.err.contains("warning: too few nodes answer and have room for 7 replicas"), "{said:?}");
     let status = cluster.run(&["status", "-o", "table"]);
-    assert!(status.out.contains("warnings: replicas = 7: p0 p1 p2 lack replicas"), "{status:?}");
+    assert!(status.out.contains("warning: replicas = 7: p0 p1 p2 lack replicas"), "{status:?}");
 }
