@@ -74,16 +74,16 @@ pub struct GroupReplay {
     pub trimmed: Option<Instance>,
     /// A snapshot that the start has at hand holds everything up to here.
     snapshot: Instance,
+    /// Batches in log order.
+    batches: Vec<Record>,
+    /// Carried copies of batches: of each instance the vote of the highest ballot, then what was learned.
+    carried: BTreeMap<BatchKey, Record>,
     /// The highest ballot promised or voted in, votes for batches that are not needed included.
     promised: Ballot,
     /// How far the log says that its batches are decided, those that are not needed included.
     decided: Instance,
     /// The longest lease promised.
     lease: Duration,
-    /// Batches in log order.
-    batches: Vec<Record>,
-    /// Carried copies of batches: of each instance the vote of the highest ballot, then what was learned.
-    carried: BTreeMap<BatchKey, Record>,
 }
 
 impl GroupReplay {
