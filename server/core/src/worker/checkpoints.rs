@@ -44,6 +44,10 @@ impl Worker {
 
     pub(super) fn checkpoint_if_due(&mut self, id: PartitionId) {
         let (Some(group), Some(storage)) = (self.groups.get(&id), &self.storage) else { return };
+        // What it executes again would copy every leaf that the checkpoint holds, and be in none.
+        if group.replay().is_some() {
+            return;
+        }
         let replays_most = storage.sizes.replays.largest == Some(id);
         if let Some(due) = due(group.needs(storage.pins.contains(&id), replays_most), storage.sizes) {
             self.checkpoint(id, due);
