@@ -283,7 +283,7 @@ async fn greet(shared: &Shared, stream: TcpStream) -> Option<ProvenPeer> {
             Some(ProvenPeer { stream, received: decoder.into_rest(), purpose: hello.purpose, from: hello.from })
         }
         Err((node, objection)) => {
-            // A process that waits for its cluster has nothing against anybody.
+            // A process that belongs to no cluster refuses no node.
             if let Some(node) = node.filter(|_| shared.own.presence().is_some()) {
                 // Said on both sides: each operator looks at the own log first.
                 tracing::warn!(%node, reason = objection.text(), "a node is refused");

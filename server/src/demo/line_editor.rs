@@ -125,7 +125,7 @@ impl Drop for LineEditor {
     fn drop(&mut self) {
         if self.reads() {
             let _ = tcsetattr(io::stdin(), OptionalActions::Drain, &self.found);
-            // No pasted text is marked any more.
+            // The terminal marks pasted text no longer.
             let _ = writeln!(io::stdout(), "\x1b[?2004l");
         }
     }

@@ -90,7 +90,7 @@ impl Recovery {
         self.steps().iter().filter_map(of).collect()
     }
 
-    /// Whether nothing is under way any more, for good.
+    /// Whether nothing is under way, for good.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }

@@ -77,8 +77,8 @@ pub fn merge(situation: &Situation<'_>, when: AutoSplit) -> Option<(Sizing, Stri
     let most = if let AutoSplit::Size(most) = when { most / MERGE_PART } else { MERGE_BYTES };
     let cold = |entry: &Entry| {
         let load = situation.load(entry.partition).filter(|_| situation.is_at_rest(entry))?;
-        let patience = if mutant!(merge_without_patience) { Default::default() } else { situation.pace.merge_after };
-        let cold = load.cold_since.is_some_and(|since| situation.now.since(since) >= patience);
+        let cold_for = if mutant!(merge_without_patience) { Default::default() } else { situation.pace.merge_after };
+        let cold = load.cold_since.is_some_and(|since| situation.now.since(since) >= cold_for);
         (cold || mutant!(hot_is_merged)).then_some(load.bytes)
     };
     for pair in entries.windows(2) {

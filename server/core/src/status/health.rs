@@ -19,7 +19,7 @@ pub enum Health {
     Unavailable,
     /// There is no cluster yet.
     Unformed,
-    /// The node that answers is none of the cluster any more.
+    /// The node that answers is no longer one of the cluster.
     Removed,
 }
 
