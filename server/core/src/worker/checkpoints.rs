@@ -205,6 +205,16 @@ mod tests {
     }
 
     #[test]
+    fn no_checkpoint_is_written_while_a_replica_replays_its_log() {
+        let mut node = Node::new();
+        let decided = node.group().replica.executor().decided();
+        node.group().replay = (decided, decided.next());
+        assert!(node.logs(200).is_empty());
+        node.group().replay = (decided, decided);
+        assert_eq!(node.logs(1), [1]);
+    }
+
+    #[test]
     fn groups_hear_of_a_node_whose_connection_is_a_new_one() {
         let mut node = Node::new();
         node.tell(Told::Heard { fresh: vec![wire::NodeId(2)], heard: Vec::new() });
