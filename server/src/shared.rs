@@ -13,7 +13,8 @@ use std::time::Duration;
 use coppice_client::tls::Tls;
 use coppice_client::wire::NodeId;
 use coppice_core::connection::ClientConnections;
-use coppice_core::handshake::{Objection, PEER_PROTOCOL, PeerHello, Presence, Purpose};
+use coppice_core::handshake::{Objection, PeerHello, Presence, Purpose, peer_protocol};
+use coppice_core::settings::FEATURE_LEVEL;
 
 pub use self::cluster_view::ClusterView;
 pub use self::own::OwnNode;
@@ -97,7 +98,12 @@ impl Shared {
 
     /// The first frame of a connection to `to`.
     pub fn hello(&self, purpose: Purpose, to: Option<NodeId>) -> PeerHello {
-        PeerHello { protocol: PEER_PROTOCOL, purpose, from: self.own.presence(), to }
+        let level = match self.cluster.feature_level() {
+            // Whoever forms a cluster gives it the newest level.
+            0 if purpose == Purpose::Forming => FEATURE_LEVEL,
+            level => level,
+        };
+        PeerHello { protocol: peer_protocol(level), purpose, from: self.own.presence(), to }
     }
 
     /// Whether the node is about to stop.

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use clap::builder::styling::{AnsiColor, Style};
 use coppice_client::wire::{NodeId, PartitionStatus, ReplicaStatus, Status, Ticket};
+use coppice_core::settings::FEATURE_LEVEL;
 use coppice_core::settings::units::about_size;
 use coppice_core::status as health;
 use coppice_core::status::{Health, sentence};
@@ -90,6 +91,13 @@ pub fn table(status: &Status, cut_off: &BTreeSet<NodeId>, look: Look, to: &mut d
     };
     let (version, level) = (status.map_version, status.feature_level);
     writeln!(to, "directory   {leader}, map version {version}, {tickets} in flight, feature level {level}")?;
+    if (1..FEATURE_LEVEL).contains(&level) {
+        let next = format!(
+            "feature level {FEATURE_LEVEL} is there once every node runs this version: coppice config set \
+             feature_level {FEATURE_LEVEL} (no way back)"
+        );
+        writeln!(to, "{}", wrap(&next, "  "))?;
+    }
     for change in &status.changes {
         writeln!(to, "{}", wrap(&format!("under way   {change}"), "  "))?;
     }

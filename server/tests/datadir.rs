@@ -103,8 +103,25 @@ fn a_directory_with_anything_else_in_it_is_left_alone() {
     assert!(matches!(&refused, Err(DataDirError::NotOurs { name, .. }) if name == "thesis.tex"), "{refused:?}");
     assert!(!temp.0.join("LOCK").exists());
     fs::remove_file(temp.0.join("thesis.tex")).expect("removed");
-    fs::write(temp.0.join("VERSION"), "coppice data directory 3\n").expect("written");
+    fs::write(temp.0.join("VERSION"), "coppice data directory 9\n").expect("written");
     assert!(matches!(DataDir::open(&temp.0), Err(DataDirError::Version { .. })));
+}
+
+/// What is written at a higher feature level an older program would misunderstand: the directory says so first.
+#[test]
+fn a_raised_feature_level_stands_in_the_directory_and_is_never_lowered() {
+    let _alone = alone();
+    let temp = absent("level");
+    let dir = DataDir::open(&temp.0).expect("made");
+    let format = || fs::read_to_string(temp.0.join("VERSION")).expect("it is there");
+    assert_eq!(format(), "coppice data directory 2\n");
+    for level in [1, 2, 1] {
+        dir.note_feature_level(level).expect("written");
+    }
+    assert_eq!(format(), "coppice data directory 3\n");
+    drop(dir);
+    DataDir::open(&temp.0).expect("this program knows the level");
+    assert_eq!(format(), "coppice data directory 3\n");
 }
 
 /// Once it was taken for new: `init` deleted the log, and after the next start the checkpoints of the old cluster were
@@ -326,6 +343,7 @@ fn a_second_process_is_refused_and_told_who_has_the_directory() {
 fn every_planted_bug_is_caught() {
     let _alone = alone();
     common::assert_caught("no_lock", "a_second_process_is_refused_and_told_who_has_the_directory");
+    common::assert_caught("level_not_noted", "a_raised_feature_level_stands_in_the_directory_and_is_never_lowered");
     common::assert_caught("headless_is_new", "a_directory_whose_node_toml_is_gone_is_not_taken_for_new");
     common::assert_caught("no_incarnation", "an_old_copy_is_told_by_those_that_met_the_original");
     let one_start = "px12_a_copy_put_back_one_start_later_is_told_by_nodes_that_restarted_since";

@@ -92,6 +92,7 @@ pub fn directory(command: &DirectoryCommand) -> Result<(), String> {
         }
         DirectoryCommand::Set { key, value } => known_setting(key, value),
         DirectoryCommand::Unset { key } => setting(key, ""),
+        DirectoryCommand::RaiseFeatureLevel { .. } => Ok(()),
         DirectoryCommand::Announce { addresses, .. } => named("", addresses),
         DirectoryCommand::Reshape(Reshape::Register { name, addresses, .. }) => named(name, addresses),
         DirectoryCommand::Reshape(Reshape::Move { to, .. }) => at_most("a move", to.len(), NODES_MAX, "target nodes"),

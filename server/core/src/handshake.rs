@@ -14,10 +14,19 @@ pub use met::{MetNodes, NewStart};
 use serde::{Deserialize, Serialize};
 
 use crate::incarnation::claim::{ClaimError, IncarnationClaim};
+use crate::settings::FEATURE_LEVEL;
 use crate::wire::peer_frame;
 
-/// Version of everything that nodes say to one another.
-pub const PEER_PROTOCOL: u16 = 14;
+/// The newest version of what nodes say to one another that this program speaks. Each feature level has its own.
+pub const PEER_PROTOCOL: u16 = PEER_PROTOCOL_OLDEST - 1 + FEATURE_LEVEL as u16;
+
+/// The oldest: that of feature level 1.
+pub const PEER_PROTOCOL_OLDEST: u16 = 14;
+
+/// What nodes of a cluster of this feature level say. A program that does not know the level refuses it.
+pub fn peer_protocol(feature_level: u32) -> u16 {
+    PEER_PROTOCOL_OLDEST - 1 + feature_level.clamp(1, FEATURE_LEVEL) as u16
+}
 
 /// Longest frame before both ends have said who they are, with its header: a greeting, or a refusal.
 pub const HELLO_BYTES_MAX: usize = HEADER_BYTES + 3_072;
@@ -77,7 +86,7 @@ impl Objection {
 /// The first frame of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerHello {
-    /// See [`PEER_PROTOCOL`].
+    /// See [`peer_protocol`].
     pub protocol: u16,
     pub purpose: Purpose,
     /// The dialer; none: it belongs to no cluster yet.
@@ -89,7 +98,7 @@ pub struct PeerHello {
 /// The answer to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerWelcome {
-    /// See [`PEER_PROTOCOL`].
+    /// That of the dialer.
     pub protocol: u16,
     /// The acceptor; none: it belongs to no cluster yet.
     pub from: Option<Presence>,
@@ -103,14 +112,18 @@ pub fn frame_of<T: Serialize>(kind: u8, greeting: &T) -> BytesMut {
 /// Reads a greeting. The version comes first: of another one nothing else is read.
 fn read<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, String> {
     let (protocol, _) = postcard::take_from_bytes::<u16>(body).map_err(|_| UNREADABLE.to_owned())?;
-    if protocol != PEER_PROTOCOL {
-        return Err(format!("peer protocol {protocol} is not {PEER_PROTOCOL}: run the same version on all nodes"));
+    if !(PEER_PROTOCOL_OLDEST..=PEER_PROTOCOL).contains(&protocol) {
+        return Err(format!(
+            "peer protocol {protocol} is not one of {PEER_PROTOCOL_OLDEST} to {PEER_PROTOCOL}: {WAY_OF_UPGRADES}"
+        ));
     }
     match postcard::take_from_bytes(body) {
         Ok((greeting, [])) => Ok(greeting),
         _ => Err(UNREADABLE.to_owned()),
     }
 }
+
+const WAY_OF_UPGRADES: &str = "run versions that follow each other, and raise `feature_level` last";
 
 const UNREADABLE: &str = "the greeting cannot be read";
 
@@ -144,7 +157,10 @@ pub fn accept(
         _ => Ok(()),
     });
     match judged {
-        Ok(()) => Ok((hello, frame_of(peer_frame::WELCOME, &PeerWelcome { protocol: PEER_PROTOCOL, from: own }))),
+        Ok(()) => {
+            let welcome = PeerWelcome { protocol: hello.protocol, from: own };
+            Ok((hello, frame_of(peer_frame::WELCOME, &welcome)))
+        }
         Err(objection) => Err((hello.from.map(|them| them.node), objection)),
     }
 }

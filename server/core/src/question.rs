@@ -58,6 +58,9 @@ pub enum Question {
         /// Who replicates from then on.
         configuration: Configuration,
     },
+    /// Can you write what this feature level brings? If it is to be noted, your directory is for programs that know
+    /// the level from then on.
+    FeatureLevel { level: u32, note: bool },
 }
 
 /// Most replicas of the directory in an [`Assignment`]: more than a group has voters.
@@ -136,12 +139,13 @@ impl Asker {
             (Purpose::Question, Question::Admin(verb)) if verb.properties().relay != Relay::Members => {
                 no("nodes do not pass this verb on")
             }
-            (Purpose::Question, Question::Directory(_) | Question::Transfer { .. } | Question::Admin(_)) => {
-                match self.from {
-                    Some(from) => handshake::standing(from.node, map),
-                    None => no("you belong to no cluster"),
-                }
-            }
+            (
+                Purpose::Question,
+                Question::Directory(_) | Question::Transfer { .. } | Question::Admin(_) | Question::FeatureLevel { .. },
+            ) => match self.from {
+                Some(from) => handshake::standing(from.node, map),
+                None => no("you belong to no cluster"),
+            },
             _ => no("that is nothing that a node asks of another one"),
         }
     }
@@ -203,7 +207,7 @@ pub enum Answer {
     Directory(DirectoryReply),
     /// No, and why.
     Refused(String),
-    /// To `Adopt` and `Configure`: it was taken up.
+    /// To `Adopt`, `Configure` and `FeatureLevel`: it was taken up.
     Done,
     /// To `Median`; none if there are fewer than two keys.
     Median(Option<Vec<u8>>),

@@ -329,7 +329,7 @@ pub enum ConfigVerb {
 /// How a change of a setting is agreed to.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct ConfirmArgs {
-    /// Change `replicas` without asking; other settings ask nothing
+    /// Change `replicas` or raise `feature_level` without asking; other settings ask nothing
     #[arg(short, long)]
     pub yes: bool,
     /// Only show the plan

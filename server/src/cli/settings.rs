@@ -5,7 +5,7 @@ use std::io;
 
 use coppice_client::admin::Error;
 use coppice_client::wire::{AdminError, ConfigRow, Shape};
-use coppice_core::settings::{CLUSTER_SETTINGS, ClusterSettings, nearest};
+use coppice_core::settings::{CLUSTER_SETTINGS, ClusterSettings, FEATURE_LEVEL_KEY, nearest};
 use serde_json::{Value, json};
 
 use super::args::{Cli, ConfirmArgs, Format};
@@ -20,6 +20,10 @@ type Outcome = io::Result<Result<Exit, Failure>>;
 
 /// The setting that replicas come and go by: another number is planned, agreed to and watched.
 const REPLICAS: &str = "replicas";
+
+/// What is agreed to when the feature level is raised.
+const NO_WAY_BACK: &str = "plan: every node notes the feature level in its data directory; programs that do not know \
+                           the level cannot open it from then on, and the level is never lowered";
 
 /// One setting as its definition has it.
 struct Definition {
@@ -257,6 +261,12 @@ pub async fn change(
             Ok(plan) => plan_only(&plan, output).map(|()| Ok(Exit::Done)),
             Err(error) => failed(&error),
         };
+    }
+    if key == FEATURE_LEVEL_KEY && value.is_some() && !confirm.yes {
+        output.note(NO_WAY_BACK)?;
+        if !shape::agreed(context, output)? {
+            return Ok(Err(shape::disagreed(context)));
+        }
     }
     let changed = match value {
         Some(value) => admin.set_config(key, value).await,

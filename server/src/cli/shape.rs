@@ -402,11 +402,14 @@ fn not_agreed(context: &Context, plan: &PlanArgs, begun: bool, output: &mut Outp
         }
         Some(_) => Ok(None),
         None if plan.yes || agreed(context, output)? => Ok(None),
-        None => {
-            let what = format!("{}: nothing was done", context.verb);
-            Ok(Some(Failure::usage(what, "nobody agreed to the plan", again(context, "--yes"))))
-        }
+        None => Ok(Some(disagreed(context))),
     }
+}
+
+/// Nobody said yes.
+pub fn disagreed(context: &Context) -> Failure {
+    let what = format!("{}: nothing was done", context.verb);
+    Failure::usage(what, "nobody agreed to the plan", again(context, "--yes"))
 }
 
 /// Asks until the change is done.
@@ -449,7 +452,7 @@ fn is_silence(error: &admin::Error) -> bool {
 }
 
 /// Asks on a terminal; without one the answer is no.
-fn agreed(context: &Context, output: &mut Output<'_>) -> io::Result<bool> {
+pub fn agreed(context: &Context, output: &mut Output<'_>) -> io::Result<bool> {
     if !context.may_read_stdin || !io::stdin().is_terminal() {
         return Ok(false);
     }

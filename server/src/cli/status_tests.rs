@@ -65,7 +65,7 @@ fn cluster(down: &[u32]) -> Status {
         majority: down.len() < 2,
         replicas: 3,
         map_version: MapVersion(5),
-        feature_level: 1,
+        feature_level: 2,
         tolerated_failures: 1 - i32::try_from(down.len()).expect("few"),
         nodes: (1..=3).map(node).collect(),
         partitions: (0..=4).map(partition).collect(),

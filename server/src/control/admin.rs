@@ -112,10 +112,14 @@ impl Control {
 
     /// Sets a cluster setting; without a value it returns to its default.
     fn change_setting(&mut self, key: String, value: Option<String>, reply: oneshot::Sender<AdminReply>) {
+        let before = self.controller.settings().feature_level;
         let mut settings = self.controller.settings().clone();
         if let Err(error) = settings.change(&key, value.as_deref()) {
             _ = reply.send(AdminReply::Failed(error.into()));
             return;
+        }
+        if settings.feature_level > before {
+            return super::raise::raise(&self.shared, settings.feature_level, reply);
         }
         let command = match value {
             Some(value) => DirectoryCommand::Set { key, value },
@@ -163,6 +167,7 @@ impl Control {
                 super::topology::configure(&self.shared, partition, expected, configuration);
                 _ = reply.send(Answer::Done);
             }
+            Question::FeatureLevel { level, note } => _ = reply.send(super::raise::answer(self, level, note)),
             Question::Admin(request) => {
                 let (sender, receiver) = oneshot::channel();
                 // The node that passes it on has asked whether its client may.

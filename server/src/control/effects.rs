@@ -49,6 +49,12 @@ impl Control {
             Effect::SettingsUnknown => {
                 tracing::warn!("the directory holds settings that this version does not know; the known ones stay");
             }
+            Effect::FeatureLevel(level) => {
+                if let Err(error) = super::raise::note(self, level) {
+                    (self.failed)(format!("the data directory cannot note feature level {level}: {error}"));
+                }
+                shared.cluster.set_feature_level(level);
+            }
             Effect::Access { access, is_followed } => {
                 shared.cluster.set_access(Arc::clone(&access));
                 if is_followed {

@@ -16,6 +16,7 @@ mod leader_transfer;
 mod listeners;
 mod majority;
 mod outbox;
+mod raise;
 mod rates;
 mod recovery;
 mod snapshots;

@@ -137,13 +137,13 @@ pub(super) fn answer_readiness(control: &Control, reply: oneshot::Sender<Vec<Str
 
 fn status(control: &Control, local: bool) -> impl Future<Output = Status> + use<> {
     let (shared, gathered) = (Arc::clone(&control.shared), gather(control, local));
-    let replicas = (!local).then(|| control.controller.settings().replicas);
+    let settings = (!local).then(|| control.controller.settings().clone());
     async move {
         let known = gathered.await;
         let identity = shared.own.identity().map(|identity| (identity.cluster, identity.node));
         let (cluster, own) = identity.map_or_else(Default::default, |(cluster, own)| (Some(cluster), own));
         let tickets = u32::try_from(shared.metrics.tickets_in_flight()).unwrap_or(u32::MAX);
-        let status = overview(&shared.cluster.map(), (cluster, own), &known, (replicas, tickets));
+        let status = overview(&shared.cluster.map(), (cluster, own), &known, (settings.as_ref(), tickets));
         shared.metrics.set_tolerated_failures(u32::try_from(status.tolerated_failures).ok());
         status
     }

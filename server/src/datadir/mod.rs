@@ -3,7 +3,7 @@
 //! | name | what |
 //! |---|---|
 //! | `LOCK` | locked while a process uses the directory; holds its pid |
-//! | `VERSION` | format of the directory; written last at its creation |
+//! | `VERSION` | format of the directory; written last at its creation, and anew when the feature level is raised |
 //! | `node.toml` | cluster, node and incarnation ([`Identity`]); there is a log as soon as it is there |
 //! | `incarnations` | which incarnation of each other node was met last ([`known_incarnations`]) |
 //! | `copy` | another node said that this directory is a copy, and why: it takes part in nothing |
@@ -25,13 +25,21 @@ use std::path::{Path, PathBuf};
 pub use coppice_client::wire::{ClusterId, NodeId};
 use coppice_core::incarnation::Identity;
 use coppice_core::replay::Replay;
+use coppice_core::settings::FEATURE_LEVEL;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::files::{flush_dir, replace};
 use crate::log::{Hooks, LogError, LogOptions, LogWriter, OpenLog};
 
-/// Content of `VERSION`: format 2 of the directory.
-const VERSION: &str = "coppice data directory 2\n";
+/// Content of `VERSION` of a directory in which nothing is above this feature level. Level 1 is format 2.
+fn version(feature_level: u32) -> String {
+    format!("coppice data directory {}\n", feature_level + 1)
+}
+
+/// The feature level that a directory notes.
+fn noted_level(version_file: &str) -> Option<u32> {
+    (1..=FEATURE_LEVEL).find(|&level| version(level) == version_file)
+}
 
 /// What a directory may hold before `VERSION` stands in it: leavings of an interrupted creation.
 const OURS: &[&str] = &["LOCK", "log", "checkpoints", "VERSION.tmp", "lost+found"];
@@ -57,8 +65,12 @@ pub enum DataDirError {
         /// The first foreign name.
         name: String,
     },
-    /// Written by another version.
-    #[error("{path} has format {found:?}, this program uses {VERSION:?}")]
+    /// Written by another version, or for newer ones.
+    #[error(
+        "{path} is a {found:?}, and this program opens formats up to {:?}: start the version that wrote it, or a newer \
+         one; there is no way back from a raised feature level",
+        version(FEATURE_LEVEL).trim()
+    )]
     Version {
         /// The directory.
         path: PathBuf,
@@ -189,6 +201,18 @@ impl DataDir {
         Ok(())
     }
 
+    /// Notes durably that programs which do not know this feature level must not open the directory.
+    ///
+    /// # Errors
+    /// The system's; the directory is as it was.
+    pub fn note_feature_level(&self, level: u32) -> io::Result<()> {
+        let noted = noted_level(&fs::read_to_string(self.path.join("VERSION"))?);
+        if noted.is_some_and(|noted| noted >= level) || mutant!(level_not_noted) {
+            return Ok(());
+        }
+        replace(&self.path, "VERSION", version(level).as_bytes())
+    }
+
     /// Writes `endpoints.json`, for tools and tests that start a node on port 0. It goes when `self` is dropped.
     ///
     /// # Errors
@@ -239,7 +263,7 @@ impl Drop for DataDir {
 fn is_new(path: &Path) -> Result<bool, DataDirError> {
     let at = |error| DataDirError::Io { path: path.to_owned(), error };
     match fs::read_to_string(path.join("VERSION")) {
-        Ok(version) if version == VERSION => return Ok(false),
+        Ok(found) if noted_level(&found).is_some() => return Ok(false),
         Ok(found) => return Err(DataDirError::Version { path: path.to_owned(), found: found.trim().to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(at(error)),
@@ -274,7 +298,7 @@ fn create(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.canonicalize()?.parent() {
         flush_dir(parent)?;
     }
-    replace(path, "VERSION", VERSION.as_bytes())
+    replace(path, "VERSION", version(1).as_bytes())
 }
 
 /// Takes the lock, or says who has it (hazards.md ST13). The directory itself is locked, for somebody may remove

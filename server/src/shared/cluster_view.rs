@@ -1,7 +1,7 @@
 //! The cluster as this node knows it: the map, who leads, the users.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use coppice_client::map::PartitionMap;
@@ -16,6 +16,7 @@ pub struct ClusterView {
     access: RwLock<Arc<Access>>,
     leaders: Mutex<BTreeMap<PartitionId, NodeId>>,
     leaders_version: AtomicU64,
+    feature_level: AtomicU32,
 }
 
 impl ClusterView {
@@ -32,6 +33,16 @@ impl ClusterView {
             *current = map;
         }
         newer
+    }
+
+    /// What nodes may write; 0 before this node knows.
+    pub fn feature_level(&self) -> u32 {
+        self.feature_level.load(Ordering::Relaxed)
+    }
+
+    /// Nodes may write what this level brings.
+    pub fn set_feature_level(&self, level: u32) {
+        self.feature_level.store(level, Ordering::Relaxed);
     }
 
     /// The users as this node knows them.

@@ -528,6 +528,7 @@ pub fn all_questions(cluster: ClusterId) -> Vec<Question> {
         Question::Adopt { map: map(cluster), settings: settings(), users: Users::default() },
         Question::Median { partition: PartitionId(1), by_load: true },
         Question::Configure { partition: PartitionId(1), expected: 4, configuration },
+        Question::FeatureLevel { level: 2, note: false },
     ];
     let admins = admin_requests().into_iter().map(Question::Admin);
     others.into_iter().chain(directory_commands(cluster).into_iter().map(Question::Directory)).chain(admins).collect()

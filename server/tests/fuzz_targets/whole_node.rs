@@ -243,7 +243,7 @@ fn undoes(question: &Question, map: &PartitionMap) -> bool {
             DirectoryCommand::Reshape(_) | DirectoryCommand::Announce { .. } => true,
             DirectoryCommand::Set { .. } | DirectoryCommand::Unset { .. } => true,
             DirectoryCommand::ChangeUsers { change, .. } => !harmless(change),
-            DirectoryCommand::Create { .. } => false,
+            DirectoryCommand::Create { .. } | DirectoryCommand::RaiseFeatureLevel { .. } => false,
         },
         Question::Admin(admin) => admin_undoes(admin),
         _ => false,

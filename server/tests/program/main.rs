@@ -26,5 +26,6 @@ mod reshaping;
 mod settings;
 mod support;
 mod tls;
+mod upgrade;
 mod users;
 mod verbs;

@@ -250,6 +250,11 @@ impl Cluster {
         status.code == 0 || (self.seeds < 3 && status.out.starts_with(&few))
     }
 
+    /// The first so many nodes are seeds.
+    pub fn set_seeds(&mut self, seeds: usize) {
+        self.seeds = seeds;
+    }
+
     pub fn endpoints(&self) -> String {
         let addresses: Vec<String> = (0..self.nodes.len()).map(|index| self.endpoint(index)).collect();
         addresses.join(",")

@@ -247,7 +247,8 @@ impl World {
             Effect::DeleteCheckpoints(group) => self.delete_checkpoints(node, group),
             Effect::Map(map) => self.use_map(node, &map),
             // The network knows where nodes are; there are no users, and all settings are known.
-            Effect::Link(..) | Effect::Unlink(_) | Effect::Access { .. } | Effect::SettingsUnknown => {}
+            Effect::Link(..) | Effect::Unlink(_) | Effect::Access { .. } => {}
+            Effect::SettingsUnknown | Effect::FeatureLevel(_) => {}
             Effect::ChangeBegun(..) | Effect::ChangeEnded(..) => {}
             Effect::AskForMap => {
                 let (from, boot) = (self.draws.world.below(self.nodes.len()), self.nodes[node].boot);

@@ -222,6 +222,7 @@ pub fn show_wanted(effect: &Wanted) -> String {
         Wanted::Unlink(node) => format!("unlink {node}"),
         Wanted::ChangeBegun(name, change) => format!("change {name} begins: {change}"),
         Wanted::ChangeEnded(name, outcome) => format!("change {name} has ended: {outcome}"),
+        Wanted::FeatureLevel(level) => format!("feature level {level}"),
         Wanted::SettingsUnknown => "settings are unknown".into(),
         Wanted::Access { access, .. } => format!("access on {}", access.is_on()),
         Wanted::AskForMap => "ask for the map".into(),

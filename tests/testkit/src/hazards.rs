@@ -331,6 +331,10 @@ pub const OTHERS: &[&str] = &[
     "phase1_impatient",
     // A directory that lost its head is taken for a new one, and what it holds is deleted.
     "headless_is_new",
+    // An older program opens a directory that holds what it misunderstands (operations.md 5.7).
+    "level_not_noted",
+    // The feature level is raised although a node has come that was not asked.
+    "raised_over_a_new_node",
     // The file of a trimmed segment becomes another one with its old header: a start finds it under a wrong name.
     "reused_keeps_header",
     // A crowd that says nothing takes the places of clients; an `init` whose answer was lost hears that another one

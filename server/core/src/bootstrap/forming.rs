@@ -2,7 +2,7 @@
 //! among them; the directory, which begins with them, decides the map; then the partitions get leaders. One that was
 //! interrupted goes on when it is repeated: what is done already is answered as if it were done then.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use coppice_ordering::Time;
 use super::{check, first_map};
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 use crate::question::Identified;
+use crate::settings::{FEATURE_LEVEL, FEATURE_LEVEL_KEY};
 
 /// How long the seeds may take to say who they are, and then the rest of `init`.
 pub const INIT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -263,7 +264,8 @@ impl Forming {
                 if let Err(error) = map.check() {
                     return refused(error.to_string());
                 }
-                let settings = self.request.settings.iter().cloned().collect();
+                let mut settings: BTreeMap<_, _> = self.request.settings.iter().cloned().collect();
+                settings.entry(FEATURE_LEVEL_KEY.into()).or_insert_with(|| FEATURE_LEVEL.to_string());
                 Ask::Decide(Box::new(DirectoryCommand::Create { map, settings }))
             }
         })

@@ -89,6 +89,10 @@ impl Known {
             effects.push(Effect::SettingsUnknown);
             return false;
         };
+        if settings.feature_level > self.settings.feature_level {
+            // Before anything that it brings can come.
+            effects.push(Effect::FeatureLevel(settings.feature_level));
+        }
         let differ = settings != self.settings;
         self.settings = settings;
         differ

@@ -196,6 +196,9 @@ pub enum Effect {
     ChangeEnded(ChangeId, ChangeOutcome),
     /// The directory holds settings that this version does not know: those in use stay.
     SettingsUnknown,
+    /// The cluster's feature level is this one, or the node has kept that it was: before anything that it brings is
+    /// written here, the data directory must note that older programs cannot read it.
+    FeatureLevel(u32),
     /// Who may do what: for whoever connects from now on and, where it `is_followed`, for the connections that stand.
     Access { access: Arc<Access>, is_followed: bool },
     /// Some other node is asked for its map.

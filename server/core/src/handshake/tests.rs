@@ -81,6 +81,18 @@ fn only_who_is_meant_is_believed() {
     assert!(believed(&forming, Some(presence(THEIRS, 3))) && believed(&forming, None));
 }
 
+/// A level that a program does not know: it refuses, and is refused.
+#[test]
+fn each_feature_level_has_a_protocol_and_all_that_are_known_are_spoken() {
+    assert_eq!([1, 2].map(peer_protocol), [14, 15]);
+    for level in 1..=FEATURE_LEVEL {
+        let said = PeerHello { protocol: peer_protocol(level), ..hello(Purpose::Forming, None, None) };
+        assert_eq!(read_hello(&decoded(&frame_of(peer_frame::HELLO, &said))), Ok(said));
+    }
+    let newer = PeerHello { protocol: PEER_PROTOCOL + 1, ..hello(Purpose::Forming, None, None) };
+    assert!(read_hello(&decoded(&frame_of(peer_frame::HELLO, &newer))).is_err());
+}
+
 #[test]
 fn the_longest_greeting_fits_and_other_versions_and_garbage_are_named() {
     let most = Presence {
@@ -92,7 +104,7 @@ fn the_longest_greeting_fits_and_other_versions_and_garbage_are_named() {
     let frame = frame_of(peer_frame::HELLO, &longest);
     assert!(frame.len() <= HELLO_BYTES_MAX);
     assert_eq!(read_hello(&decoded(&frame)), Ok(longest.clone()));
-    let older = PeerHello { protocol: PEER_PROTOCOL - 1, ..longest };
+    let older = PeerHello { protocol: PEER_PROTOCOL_OLDEST - 1, ..longest };
     let said = read_hello(&decoded(&frame_of(peer_frame::HELLO, &older)));
     assert!(said.is_err_and(|text| text.contains("peer protocol")));
     for body in [&[][..], &[PEER_PROTOCOL as u8], &[PEER_PROTOCOL as u8, 9], &[0xff; 80]] {

@@ -14,8 +14,13 @@ pub use nearest::nearest;
 use units::{GIB, KIB, MIB, parse_size, show_size, show_time};
 use values::{DAY, HOUR, MILLISECOND, Reading, count, name_of, phrase, size, time, within, word};
 
-/// What nodes of this version write. A cluster's level is raised by hand, once all its nodes can.
-pub const FEATURE_LEVEL: u32 = 1;
+/// The highest feature level that this program knows: what it may write to logs and say to other nodes. Level 1 is what
+/// version 0.1 knows; level 2 adds the operations of [`coppice_btree`] that change what they find, and expiry. A
+/// cluster's level is raised by hand, once all its nodes know it, and never lowered.
+pub const FEATURE_LEVEL: u32 = 2;
+
+/// The name of the setting.
+pub const FEATURE_LEVEL_KEY: &str = "feature_level";
 
 /// The fewest sessions that a partition may be bounded to: a program, an operator beside it, and each of them twice
 /// where a merge has brought two of its sessions together. With one, every command of another client, and every
@@ -176,9 +181,9 @@ pub static CLUSTER_SETTINGS: &[ClusterSetting] = &[
         show: |s| s.replicas.to_string(),
     },
     ClusterSetting {
-        key: "feature_level",
+        key: FEATURE_LEVEL_KEY,
         default: "1",
-        meaning: "what nodes may write",
+        meaning: "what nodes may write: raised by hand when no node shall return to an older version, never lowered",
         read: |s, t| count(t, 1..=FEATURE_LEVEL).map(|v| s.feature_level = v),
         show: |s| s.feature_level.to_string(),
     },
@@ -378,7 +383,12 @@ impl ClusterSettings {
     /// As [`ClusterSettings::set`] and [`ClusterSettings::check`].
     pub fn change(&mut self, key: &str, value: Option<&str>) -> Result<(), ClusterSettingError> {
         let default = ClusterSettings::default().get(key).unwrap_or_default();
+        let level = self.feature_level;
         self.set(key, value.unwrap_or(&default))?;
+        if self.feature_level < level {
+            let expected = format!("at least {level}: what is written cannot be taken back");
+            return Err(ClusterSettingError::Invalid { key: FEATURE_LEVEL_KEY, expected });
+        }
         self.check()
     }
 

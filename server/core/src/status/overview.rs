@@ -7,15 +7,15 @@ use coppice_client::wire::{ClusterId, MapVersion, NodeId, NodeStatus, PartitionS
 
 use super::{LocalStatus, ReplicaCounts};
 use crate::majority::{is_majority, voters_up};
-use crate::settings::FEATURE_LEVEL;
+use crate::settings::ClusterSettings;
 
-/// What node `own` shows, which has heard these nodes, itself included. `replicas`: what each partition shall have;
+/// What node `own` shows, which has heard these nodes, itself included. `settings`: those of the cluster;
 /// none: `own` has asked nobody else.
 pub fn overview(
     map: &PartitionMap,
     (cluster, own): (Option<ClusterId>, NodeId),
     known: &BTreeMap<NodeId, LocalStatus>,
-    (replicas, tickets_in_flight): (Option<u32>, u32),
+    (settings, tickets_in_flight): (Option<&ClusterSettings>, u32),
 ) -> Status {
     let members = map.nodes.iter().filter(|info| info.state != NodeState::Removed);
     let nodes = members.map(|info| match known.get(&info.id) {
@@ -32,6 +32,7 @@ pub fn overview(
     for (node, local) in known.iter().filter(|(node, _)| **node != own) {
         warnings.extend(local.warnings.iter().map(|text| format!("{node}: {text}")));
     }
+    let replicas = settings.map(|settings| settings.replicas);
     if let Some(replicas) = replicas {
         let still = ReplicaCounts::of(map, replicas as usize, known).sentences();
         warnings.extend(still.into_iter().map(|text| format!("replicas = {replicas}: {text}")));
@@ -40,7 +41,7 @@ pub fn overview(
         cluster,
         node: own,
         map_version: MapVersion(map.version.0),
-        feature_level: FEATURE_LEVEL,
+        feature_level: settings.map_or(0, |settings| settings.feature_level),
         tolerated_failures: tolerated_failures(map, known),
         tickets_in_flight,
         nodes: nodes.collect(),
@@ -132,7 +133,8 @@ mod tests {
             (NodeId(n), LocalStatus { replicas, ..LocalStatus::default() })
         };
         let known: BTreeMap<_, _> = (1..=4).map(says).collect();
-        let seen_by = |n| overview(&map, (None, NodeId(n)), &known, (Some(5), 0));
+        let settings = ClusterSettings { replicas: 5, ..ClusterSettings::default() };
+        let seen_by = |n| overview(&map, (None, NodeId(n)), &known, (Some(&settings), 0));
         let status = seen_by(1);
         assert_eq!((status.replicas, status.removed, status.nodes.len()), (5, false, 3));
         assert_eq!(status.partitions[0].refuses.as_deref(), Some("n2 is full"), "followers refuse nobody");

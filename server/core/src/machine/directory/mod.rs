@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::{Answer, Outcome};
 use crate::access::{UserError, Users};
 use crate::machine::entry::{self, Entry};
-use crate::settings::ClusterSettings;
+use crate::settings::{ClusterSettings, FEATURE_LEVEL_KEY};
 
 /// A change of the directory, as it stands in group 0's log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +58,9 @@ pub enum DirectoryCommand {
         /// Full name.
         key: String,
     },
+    /// Raises the feature level: all nodes of the map of this version were asked whether they can, and have noted it
+    /// in their directories.
+    RaiseFeatureLevel { level: u32, map: MapVersion },
 }
 
 /// What a directory command answers.
@@ -109,6 +112,11 @@ pub struct DirectoryState {
     pub users: Users,
 }
 
+const NOT_RAISED: &str = "`feature_level` is raised once all nodes are ready for it, and never lowered";
+
+/// A node may have come that was not asked.
+const MAP_CHANGED: &str = "the cluster has changed since its nodes were asked: raise `feature_level` again";
+
 /// No cluster counts nodes, partitions or replicas so far.
 const NUMBER_MAX: u32 = u32::MAX / 2;
 
@@ -121,18 +129,31 @@ impl DirectoryState {
         numbers.all(|number| number <= NUMBER_MAX) && self.map.version.0 <= u64::MAX / 2
     }
 
+    /// What nodes may write.
+    fn feature_level(&self) -> u32 {
+        ClusterSettings::of_pairs(&self.settings).unwrap_or_default().feature_level
+    }
+
     /// Changes the settings, if they go together then: judged by the state that the change meets, for another one may
-    /// have come since it was asked for.
-    fn set(&mut self, change: impl FnOnce(&mut BTreeMap<String, String>) -> Option<String>) -> DirectoryReply {
+    /// have come since it was asked for. `raises`: the feature level, which nothing else may change.
+    fn set(
+        &mut self,
+        raises: bool,
+        change: impl FnOnce(&mut BTreeMap<String, String>) -> Option<String>,
+    ) -> DirectoryReply {
         let mut settings = self.settings.clone();
         change(&mut settings);
         if settings == self.settings {
             return DirectoryReply::Done;
         }
-        if let Err(error) = ClusterSettings::of_pairs(&settings)
-            && !mutant!(settings_unjudged)
-        {
-            return DirectoryReply::Refused(Reason::Setting(error.to_string()));
+        let level = self.feature_level();
+        let text = match ClusterSettings::of_pairs(&settings) {
+            Ok(new) if new.feature_level == level || raises && new.feature_level > level => None,
+            Ok(_) => Some(NOT_RAISED.to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(text) = text.filter(|_| !mutant!(settings_unjudged)) {
+            return DirectoryReply::Refused(Reason::Setting(text));
         }
         // Settings travel beside the map, under its version: who has a newer one has the newer settings.
         self.settings = settings;
@@ -210,8 +231,15 @@ impl Directory {
                 state.settings = settings;
                 DirectoryReply::Done
             }
-            DirectoryCommand::Set { key, value } => state.set(|settings| settings.insert(key, value)),
-            DirectoryCommand::Unset { key } => state.set(|settings| settings.remove(&key)),
+            DirectoryCommand::Set { key, value } => state.set(false, |settings| settings.insert(key, value)),
+            DirectoryCommand::Unset { key } => state.set(false, |settings| settings.remove(&key)),
+            DirectoryCommand::RaiseFeatureLevel { level, map } => {
+                if state.map.version != map && !mutant!(raised_over_a_new_node) {
+                    return DirectoryReply::Refused(Reason::Setting(MAP_CHANGED.into()));
+                }
+                let level = level.to_string();
+                state.set(true, |settings| settings.insert(FEATURE_LEVEL_KEY.into(), level))
+            }
             DirectoryCommand::Announce { node, addresses } => {
                 let known = |row: &&mut NodeInfo| row.id == node && row.state != NodeState::Removed;
                 let Some(row) = state.map.nodes.iter_mut().find(known) else {

@@ -16,6 +16,7 @@ use super::{ChangeOutcome, Directory, DirectoryCommand, DirectoryReply, Director
 use crate::access::UserError;
 use crate::machine::Outcome;
 use crate::machine::partition::Partition;
+use crate::settings::{FEATURE_LEVEL, FEATURE_LEVEL_KEY};
 
 fn addresses(node: u32) -> Addresses {
     Addresses { native: format!("h{node}:1"), peer: format!("h{node}:2"), ..Addresses::default() }
@@ -412,6 +413,27 @@ fn a_setting_that_is_unset_is_at_its_default_again() {
     assert!(matches!(refused, DirectoryReply::Refused(Reason::Setting(_))), "{refused:?}");
 }
 
+/// The level is raised once every node of the map has noted it: a node that has come since has not.
+#[test]
+fn the_feature_level_is_raised_by_the_map_that_was_asked_and_by_nothing_else() {
+    let mut directory = created(3);
+    let level = |directory: &Directory| directory.state().settings.get(FEATURE_LEVEL_KEY).cloned();
+    let set = |value: &str| DirectoryCommand::Set { key: FEATURE_LEVEL_KEY.into(), value: value.into() };
+    let raise = |level, map| DirectoryCommand::RaiseFeatureLevel { level, map: MapVersion(map) };
+    let refused = |reply| matches!(reply, DirectoryReply::Refused(Reason::Setting(_)));
+    assert!(refused(execute(&mut directory, set("2"))));
+    assert!(refused(execute(&mut directory, raise(2, 0))), "asked of another map");
+    assert!(refused(execute(&mut directory, raise(FEATURE_LEVEL + 1, 1))), "nobody knows it");
+    assert_eq!((level(&directory), directory.state().map.version.0), (None, 1));
+    assert_eq!(execute(&mut directory, raise(2, 1)), DirectoryReply::Done);
+    assert_eq!((level(&directory).as_deref(), directory.state().map.version.0), (Some("2"), 2));
+    assert_eq!(execute(&mut directory, raise(2, 2)), DirectoryReply::Done, "repeated");
+    assert!(refused(execute(&mut directory, raise(1, 2))));
+    assert!(refused(execute(&mut directory, set("1"))));
+    assert!(refused(execute(&mut directory, DirectoryCommand::Unset { key: FEATURE_LEVEL_KEY.into() })));
+    assert_eq!(directory.state().map.version.0, 2);
+}
+
 /// A planted bug is on for a whole process, so the test runs once more in a process of its own, and must fail.
 #[cfg(feature = "mutants")]
 #[test]
@@ -420,4 +442,6 @@ fn a_step_that_is_done_twice_is_caught() {
     planted::assert_caught("change_not_idempotent", test);
     let test = "machine::directory::tests::settings_that_do_not_go_together_are_refused_whoever_comes_first";
     planted::assert_caught("settings_unjudged", test);
+    let test = "machine::directory::tests::the_feature_level_is_raised_by_the_map_that_was_asked_and_by_nothing_else";
+    planted::assert_caught("raised_over_a_new_node", test);
 }
