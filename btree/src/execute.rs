@@ -5,6 +5,7 @@ use crate::node::FixedLeaf;
 use crate::op::{Op, OpResult};
 use crate::tree::Tree;
 use crate::undo::{Record, Undo, UndoMark};
+use crate::update::{Change, Returns, Update, UpdateOutcome};
 use crate::value::{Key, Value};
 
 impl Tree {
@@ -44,7 +45,60 @@ impl Tree {
                 }
             }
             Op::Get { key } => OpResult::Get { value: self.get_value(key) },
+            Op::Update { key, terms } => self.update(key, terms, undo),
+            Op::Look { key } => {
+                let length = self.get(key).map(<[u8]>::len);
+                OpResult::Look { exists: length.is_some(), length: length.unwrap_or(0) as u32, remaining: None }
+            }
+            Op::Move { key, to, absent } => self.move_value(key, to, absent, undo),
         }
+    }
+
+    /// Executes an [`Update`]. Apart from the others, which are shorter.
+    #[inline(never)]
+    fn update(&mut self, key: &[u8], terms: &[u8], undo: &mut Undo) -> OpResult {
+        let mark = undo.mark();
+        let current = self.get(key);
+        // Whoever decodes commands reads the terms first, so they can be read here.
+        let (outcome, change, returns) = match Update::read(terms) {
+            Some(update) if !update.condition.holds(current) => (UpdateOutcome::Unmet, Change::Nothing, update.returns),
+            Some(update) => match update.edit.apply(current) {
+                Ok(change) => (UpdateOutcome::Done, change, update.returns),
+                Err(outcome) => (outcome, Change::Nothing, update.returns),
+            },
+            None => (UpdateOutcome::Unmet, Change::Nothing, Returns::Nothing),
+        };
+        let previous = if returns == Returns::Previous { self.get_value(key) } else { None };
+        match change {
+            Change::Nothing => {}
+            Change::Write(value) => {
+                self.put_undoable::<true>(key, &value, DescentHint::UNKNOWN, undo);
+            }
+            Change::Remove => _ = self.execute(Op::Delete { key }, undo),
+        }
+        if mutant!(update_undo_forgets) {
+            undo.cut(mark);
+        }
+        let now = self.get(key);
+        let (exists, length) = (now.is_some(), now.map_or(0, <[u8]>::len) as u32);
+        let value = if returns == Returns::New { self.get_value(key) } else { previous };
+        OpResult::Update { outcome, exists, length, value }
+    }
+
+    #[inline(never)]
+    fn move_value(&mut self, key: &[u8], to: &[u8], absent: bool, undo: &mut Undo) -> OpResult {
+        let outcome = match (self.get_value(key), self.get(to)) {
+            (None, _) => UpdateOutcome::Missing,
+            (Some(_), Some(_)) if absent => UpdateOutcome::Unmet,
+            (Some(_), _) if key == to => UpdateOutcome::Done,
+            (Some(value), _) => {
+                self.execute(Op::Delete { key }, undo);
+                self.put_undoable::<true>(to, &value, DescentHint::UNKNOWN, undo);
+                UpdateOutcome::Done
+            }
+        };
+        let now = self.get(to);
+        OpResult::Update { outcome, exists: now.is_some(), length: now.map_or(0, <[u8]>::len) as u32, value: None }
     }
 
     /// Executes `ops` in order and appends one result each to `results`: the same results, content and undo as

@@ -30,7 +30,7 @@
 //! | `capacity`, `fix`, `join`, `split`, `settle` | how wide nodes grow; putting subtrees right, together, apart |
 //! | `descent`, `insert`, `remove` | keys on their way down; writing and removing one pair |
 //! | `rank`, `check`, `run` | counting; every invariant; the pairs of one leaf |
-//! | `undo`, `op` | taking commands back; the commands |
+//! | `undo`, `update`, `op` | taking commands back; how an update changes what is there; the commands |
 //! | `snapshot`, `iter` | reading |
 //! | `tree`, `execute`, `bulk`, `cursor` | changing; commands, alone and many at once; loading; walks that rest |
 //! | `mutants` | planted bugs |
@@ -66,6 +66,7 @@ mod snapshot;
 mod split;
 mod tree;
 mod undo;
+mod update;
 mod value;
 
 pub use bulk::LoadError;
@@ -82,6 +83,7 @@ pub use settle::SettleProgress;
 pub use snapshot::Snapshot;
 pub use tree::Tree;
 pub use undo::{Undo, UndoMark};
+pub use update::{Condition, EDITED_BYTES_MAX, Edit, Expiry, ExpiryCondition, Returns, Update, UpdateOutcome};
 pub use value::{Key, Value};
 
 const _: () = {

@@ -2,8 +2,16 @@
 //! process; without it the checks are constants and vanish.
 
 /// The mutants of this crate, by name.
-pub const NAMES: &[&str] =
-    &["undo_insert", "undo_delete", "undo_put", "undo_forward", "cow_in_place", "range_no_snapshot", "hint_unverified"];
+pub const NAMES: &[&str] = &[
+    "undo_insert",
+    "undo_delete",
+    "undo_put",
+    "undo_forward",
+    "update_undo_forgets",
+    "cow_in_place",
+    "range_no_snapshot",
+    "hint_unverified",
+];
 
 /// A cell through which the mutant `range_no_snapshot` shows cursors the moving tree.
 #[cfg(feature = "mutants")]

@@ -1,5 +1,6 @@
 //! Commands on a tree and their results. Knows nothing of who asked, or when.
 
+use crate::update::{Update, UpdateOutcome};
 use crate::value::Value;
 
 /// One command on one key, borrowed from the bytes it arrived in: nothing is copied to run it.
@@ -40,6 +41,28 @@ pub enum Op<'a> {
         /// What to read.
         key: &'a [u8],
     },
+    /// Changes what is there, under a condition. Result: [`OpResult::Update`].
+    Update {
+        /// What to change.
+        key: &'a [u8],
+        /// An encoded [`Update`](crate::Update): it is read where it is executed, so that it makes no other command
+        /// larger.
+        terms: &'a [u8],
+    },
+    /// Reads what is known of `key` without its value. Result: [`OpResult::Look`].
+    Look {
+        /// What to look at.
+        key: &'a [u8],
+    },
+    /// Gives the value of `key` to another key. Result: [`OpResult::Update`].
+    Move {
+        /// What to move.
+        key: &'a [u8],
+        /// Where to.
+        to: &'a [u8],
+        /// Only if `to` is absent.
+        absent: bool,
+    },
 }
 
 impl<'a> Op<'a> {
@@ -51,6 +74,9 @@ impl<'a> Op<'a> {
             Self::Delete { .. } => "delete",
             Self::Cas { .. } => "cas",
             Self::Get { .. } => "get",
+            Self::Update { .. } => "update",
+            Self::Look { .. } => "look",
+            Self::Move { .. } => "move",
         }
     }
 
@@ -62,12 +88,30 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// The value that the command may write.
+    /// The value that the command may write, if that does not depend on what is there.
     #[inline]
     pub fn value(&self) -> Option<&'a [u8]> {
         match *self {
             Self::Put { value, .. } | Self::Insert { value, .. } | Self::Cas { value, .. } => Some(value),
-            Self::Delete { .. } | Self::Get { .. } => None,
+            _ => None,
+        }
+    }
+
+    /// Whether it only reads.
+    pub fn is_read(&self) -> bool {
+        match self {
+            Self::Get { .. } | Self::Look { .. } => true,
+            Self::Update { terms, .. } => Update::read(terms).is_some_and(|update| update.is_check()),
+            _ => false,
+        }
+    }
+
+    /// The other key that the command is about, if there is one.
+    #[inline]
+    pub fn other_key(&self) -> Option<&'a [u8]> {
+        match *self {
+            Self::Move { to, .. } => Some(to),
+            _ => None,
         }
     }
 
@@ -79,7 +123,10 @@ impl<'a> Op<'a> {
             | Self::Insert { key, .. }
             | Self::Delete { key }
             | Self::Cas { key, .. }
-            | Self::Get { key } => key,
+            | Self::Get { key }
+            | Self::Update { key, .. }
+            | Self::Look { key }
+            | Self::Move { key, .. } => key,
         }
     }
 }
@@ -114,7 +161,29 @@ pub enum OpResult {
         /// The value; `None`: the key is absent.
         value: Option<Value>,
     },
+    /// Answers [`Op::Update`] and [`Op::Move`].
+    Update {
+        /// Whether it was done, or why not.
+        outcome: UpdateOutcome,
+        /// Whether the key is there afterwards; of a move, the other key.
+        exists: bool,
+        /// Bytes of its value afterwards.
+        length: u32,
+        /// The value that was asked for, if there is one.
+        value: Option<Value>,
+    },
+    /// Answers [`Op::Look`].
+    Look {
+        /// Whether the key is there.
+        exists: bool,
+        /// Bytes of its value.
+        length: u32,
+        /// Milliseconds until it expires; `None`: it does not. A tree knows of none.
+        remaining: Option<u64>,
+    },
 }
+
+const _: () = assert!(size_of::<Op<'static>>() == 56 && size_of::<OpResult>() == 24);
 
 impl OpResult {
     /// The value in it: what the command found.
@@ -125,7 +194,9 @@ impl OpResult {
             | Self::Insert { present: value }
             | Self::Delete { previous: value }
             | Self::Cas { current: value, .. }
-            | Self::Get { value } => value.as_ref(),
+            | Self::Get { value }
+            | Self::Update { value, .. } => value.as_ref(),
+            Self::Look { .. } => None,
         }
     }
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use coppice_btree::{
-    Capacity, Cursor, Digest, Direction, FixedBuffer, KeyRange, LoadError, Op, OpResult, Run as LeafRun, Snapshot,
-    Tree, Undo, UndoMark, Value,
+    Capacity, Condition, Cursor, Digest, Direction, Edit, FixedBuffer, KeyRange, LoadError, Op, OpResult, Returns,
+    Run as LeafRun, Snapshot, Tree, Undo, UndoMark, Update, UpdateOutcome, Value,
 };
 pub use coppice_testkit::random::Random;
 
@@ -120,9 +120,40 @@ impl Run {
     }
 
     fn op(&mut self) -> OwnedOp {
-        let (kind, key, value) = (self.random.below(10), self.key(), self.pairs.value(&mut self.random));
+        let (kind, key, value) = (self.random.below(13), self.key(), self.pairs.value(&mut self.random));
         let expected = self.pairs.value(&mut self.random);
-        OwnedOp { kind, key, value, expected }
+        match kind {
+            10 => {
+                let terms = self.terms(&value, &expected);
+                OwnedOp { kind, key, value: terms, expected }
+            }
+            12 => OwnedOp { kind, key, value: self.key(), expected },
+            _ => OwnedOp { kind, key, value, expected },
+        }
+    }
+
+    /// The terms of any update.
+    fn terms(&mut self, operand: &[u8], expected: &[u8]) -> Vec<u8> {
+        let number = self.random.below(5) as i64 - 2;
+        let edit = match self.random.below(8) {
+            0 => Edit::Keep,
+            1 => Edit::Set(operand),
+            2 | 3 => Edit::Append(operand),
+            4 => Edit::SetRange { offset: self.random.below(12) as u32, bytes: operand },
+            5 => Edit::Add(number),
+            6 => Edit::AddFloat(b"0.25"),
+            _ => Edit::Remove,
+        };
+        let condition = match self.random.below(6) {
+            0 => Condition::Absent,
+            1 => Condition::Present,
+            2 => Condition::Equals(expected),
+            _ => Condition::Always,
+        };
+        let returns = [Returns::Nothing, Returns::Previous, Returns::New][self.random.below(3) as usize];
+        let mut terms = Vec::new();
+        Update::new(edit).when(condition).returning(returns).write(&mut terms);
+        terms
     }
 
     fn execute(&mut self, op: &OwnedOp) {
@@ -302,6 +333,9 @@ impl OwnedOp {
             2..=4 => Op::Insert { key, value },
             5..=7 => Op::Delete { key },
             8 => Op::Cas { key, expected, value },
+            10 => Op::Update { key, terms: value },
+            11 => Op::Look { key },
+            12 => Op::Move { key, to: value, absent: expected.len() > 8 },
             _ => Op::Get { key },
         }
     }
@@ -331,7 +365,87 @@ pub fn apply(model: &mut Content, op: Op<'_>) -> OpResult {
             OpResult::Cas { done, current }
         }
         Op::Get { .. } => OpResult::Get { value: current },
+        Op::Update { key, terms } => {
+            let update = Update::read(terms).expect("terms");
+            let met = match update.condition {
+                Condition::Always => true,
+                Condition::Absent => current.is_none(),
+                Condition::Present => current.is_some(),
+                Condition::Equals(expected) => current.as_deref() == Some(expected),
+            };
+            let outcome = if met { edit(model, key, update.edit) } else { UpdateOutcome::Unmet };
+            let value = match update.returns {
+                Returns::Nothing => None,
+                Returns::Previous => current,
+                Returns::New => model.get(key).map(|value| Value::from(value.as_slice())),
+            };
+            updated(model, key, outcome, value)
+        }
+        Op::Look { .. } => {
+            let length = current.as_ref().map_or(0, |value| value.len()) as u32;
+            OpResult::Look { exists: current.is_some(), length, remaining: None }
+        }
+        Op::Move { key, to, absent } => {
+            let outcome = match current {
+                None => UpdateOutcome::Missing,
+                Some(_) if absent && model.contains_key(to) => UpdateOutcome::Unmet,
+                Some(_) => {
+                    let value = model.remove(key).expect("it is there");
+                    model.insert(to.to_vec(), value);
+                    UpdateOutcome::Done
+                }
+            };
+            updated(model, to, outcome, None)
+        }
     }
+}
+
+fn updated(model: &Content, key: &[u8], outcome: UpdateOutcome, value: Option<Value>) -> OpResult {
+    let now = model.get(key);
+    OpResult::Update { outcome, exists: now.is_some(), length: now.map_or(0, Vec::len) as u32, value }
+}
+
+/// An edit in plain words.
+fn edit(model: &mut Content, key: &[u8], edit: Edit<'_>) -> UpdateOutcome {
+    let before = model.get(key).cloned();
+    let text = before.as_ref().map_or(Some("0"), |value| std::str::from_utf8(value).ok());
+    let after = match edit {
+        Edit::Keep => return UpdateOutcome::Done,
+        Edit::Remove => {
+            model.remove(key);
+            return UpdateOutcome::Done;
+        }
+        Edit::Set(value) => value.to_vec(),
+        Edit::Append(more) => before.into_iter().flatten().chain(more.iter().copied()).collect(),
+        Edit::SetRange { bytes, .. } if bytes.is_empty() => return UpdateOutcome::Done,
+        Edit::SetRange { offset, bytes } => {
+            let mut value = before.unwrap_or_default();
+            for (at, byte) in (offset as usize..).zip(bytes) {
+                while value.len() <= at {
+                    value.push(0);
+                }
+                value[at] = *byte;
+            }
+            value
+        }
+        Edit::Add(number) => {
+            let digits = |text: &str| text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
+            let Some(before) = text.filter(|text| digits(text)).and_then(|text| text.parse::<i64>().ok()) else {
+                return UpdateOutcome::NotInteger;
+            };
+            if text != Some(&before.to_string()) {
+                return UpdateOutcome::NotInteger;
+            }
+            (before + number).to_string().into_bytes()
+        }
+        Edit::AddFloat(number) => {
+            let number: f64 = std::str::from_utf8(number).expect("digits").parse().expect("a number");
+            let Some(before) = text.and_then(|text| text.parse::<f64>().ok()) else { return UpdateOutcome::NotFloat };
+            format!("{}", before + number).into_bytes()
+        }
+    };
+    model.insert(key.to_vec(), after);
+    UpdateOutcome::Done
 }
 
 pub fn in_range(model: &Content, range: &KeyRange) -> Pairlist {
