@@ -81,6 +81,8 @@ mod split;
 mod tree;
 #[path = "../src/undo.rs"]
 mod undo;
+#[path = "../src/update.rs"]
+mod update;
 #[path = "../src/value.rs"]
 mod value;
 

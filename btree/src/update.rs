@@ -10,6 +10,7 @@
 //! It carries the expiry for whoever keeps deadlines; a tree keeps none.
 
 use std::borrow::Cow;
+use std::fmt;
 
 /// Longest value that an edit may make.
 pub const EDITED_BYTES_MAX: usize = 1 << 20;
@@ -142,6 +143,22 @@ impl UpdateOutcome {
         UpdateOutcome::Missing,
     ];
 }
+
+impl fmt::Display for UpdateOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            UpdateOutcome::Done => "it was done",
+            UpdateOutcome::Unmet => "its condition does not hold",
+            UpdateOutcome::NotInteger => "the value is no decimal integer of 64 bits",
+            UpdateOutcome::Overflow => "the sum is out of range",
+            UpdateOutcome::NotFloat => "the value, or what is added, is no finite decimal number",
+            UpdateOutcome::TooLong => "the value would be longer than 1 MiB",
+            UpdateOutcome::Missing => "the key is absent",
+        })
+    }
+}
+
+impl std::error::Error for UpdateOutcome {}
 
 /// What an edit does to a key.
 pub(crate) enum Change<'a> {

@@ -6,10 +6,10 @@ mod drive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_btree::{OpResult, Value};
+use coppice_btree::{OpResult, Update, UpdateOutcome, Value};
 
 use self::drive::Drive;
-use crate::client::{Cas, Load};
+use crate::client::{Cas, Load, Look, ManyIf, Updated};
 use crate::command::{Answer, Command, Operation, Output, ReadMode};
 use crate::config::Config;
 use crate::error::{Error, Reason, Result};
@@ -171,6 +171,78 @@ impl Client {
     /// As there.
     pub fn many(&self, operations: impl Into<Box<[Operation]>>) -> Result<Answer<Option<Vec<OpResult>>>> {
         self.wait(self.client.many(operations))
+    }
+
+    /// Changes what is there, under a condition. See [`crate::Client::update`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn update(&self, key: impl Into<Value>, update: Update<'_>) -> Result<Answer<Updated>> {
+        self.wait(self.client.update(key, update))
+    }
+
+    /// Adds to a decimal integer; the sum, or why there is none. See [`crate::Client::increment`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn increment(&self, key: impl Into<Value>, by: i64) -> Result<Answer<std::result::Result<i64, UpdateOutcome>>> {
+        self.wait(self.client.increment(key, by))
+    }
+
+    /// Appends to a value; its bytes, or why it is as before. See [`crate::Client::append`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn append(
+        &self,
+        key: impl Into<Value>,
+        bytes: impl AsRef<[u8]>,
+    ) -> Result<Answer<std::result::Result<u32, UpdateOutcome>>> {
+        self.wait(self.client.append(key, bytes))
+    }
+
+    /// Removes a key only if it holds exactly `expected`; whether it did. See [`crate::Client::delete_if`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_if(&self, key: impl Into<Value>, expected: impl AsRef<[u8]>) -> Result<Answer<bool>> {
+        self.wait(self.client.delete_if(key, expected))
+    }
+
+    /// Gives a value to another key of the same partition; whether there was one. See [`crate::Client::rename`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn rename(&self, key: impl Into<Value>, to: impl Into<Value>) -> Result<Answer<bool>> {
+        self.wait(self.client.rename(key, to))
+    }
+
+    /// What is known of a key without its value. See [`crate::Client::look`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn look(&self, key: impl Into<Value>) -> Result<Answer<Look>> {
+        self.wait(self.client.look(key))
+    }
+
+    /// Executes operations of one partition together if all guards hold. See [`crate::Client::many_if`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn many_if(
+        &self,
+        guards: impl IntoIterator<Item = Operation>,
+        operations: impl IntoIterator<Item = Operation>,
+    ) -> Result<Answer<ManyIf>> {
+        self.wait(self.client.many_if(guards, operations))
+    }
+
+    /// Removes the keys of a range; how many. See [`crate::Client::delete_range`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete_range(&self, range: impl Into<Range>) -> Result<u64> {
+        self.wait(self.client.delete_range(range))
     }
 
     /// Loads ascending pairs of one partition as one command, if all keys are new. See [`crate::Client::load`].

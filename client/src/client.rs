@@ -1,9 +1,12 @@
 //! The asynchronous client: a handle that any number of tasks share.
 
+mod updates;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use coppice_btree::{OpResult, Value};
+pub use updates::{Look, ManyIf, Updated};
 
 use crate::command::{Answer, Command, Operation, Output, ReadMode};
 use crate::config::Config;
@@ -490,7 +493,7 @@ fn previous(answer: Result<Answer<OpResult>>) -> Result<Answer<Option<Value>>> {
         OpResult::Put { previous } | OpResult::Delete { previous } => previous,
         OpResult::Insert { present } => present,
         OpResult::Get { value } => value,
-        OpResult::Cas { .. } => return Err(impossible()),
+        OpResult::Cas { .. } | OpResult::Update { .. } | OpResult::Look { .. } => return Err(impossible()),
     };
     Ok(Answer { output, position: answer.position })
 }

@@ -1,8 +1,8 @@
 //! What a caller asks for, and what it is told: commands and results that own their bytes. Knows nothing of sessions.
 
-use coppice_btree::{Op, OpResult, Value};
+use coppice_btree::{Condition, Edit, Op, OpResult, Update, Value};
 
-use crate::wire::pack::{PackWriter, PushError, check_op, is_eight};
+use crate::wire::pack::{PackWriter, PushError, check_op, is_eight, is_known_everywhere};
 use crate::wire::{Position, ResultRef, ScanOptions};
 
 /// One operation on one key. Strings of up to 15 bytes need no allocation.
@@ -41,6 +41,27 @@ pub enum Operation {
         /// The key, of at most [`KEY_BYTES_MAX`](crate::wire::KEY_BYTES_MAX) bytes.
         key: Value,
     },
+    /// Changes what is there: see [`Operation::update`]. Needs feature level 2 of the cluster, as do those below.
+    Update {
+        /// The key, of at most [`KEY_BYTES_MAX`](crate::wire::KEY_BYTES_MAX) bytes.
+        key: Value,
+        /// An encoded [`Update`].
+        terms: Value,
+    },
+    /// Reads what is known of the key without its value.
+    Look {
+        /// The key, of at most [`KEY_BYTES_MAX`](crate::wire::KEY_BYTES_MAX) bytes.
+        key: Value,
+    },
+    /// Gives value and expiry of the key to another key of the same partition.
+    Move {
+        /// The key, of at most [`KEY_BYTES_MAX`](crate::wire::KEY_BYTES_MAX) bytes.
+        key: Value,
+        /// The other key; what it holds is overwritten.
+        to: Value,
+        /// Only if the other key is absent.
+        absent: bool,
+    },
 }
 
 impl Operation {
@@ -69,6 +90,39 @@ impl Operation {
         Operation::Get { key: key.into() }
     }
 
+    /// Changes what is there, under a condition.
+    ///
+    /// ```
+    /// use coppice_client::{Condition, Edit, Operation, Returns, Update};
+    /// let count = Operation::update("visits", Update::new(Edit::Add(1)).returning(Returns::New));
+    /// let take = Operation::update("job", Update::new(Edit::Set(b"mine")).when(Condition::Absent));
+    /// ```
+    pub fn update(key: impl Into<Value>, update: Update<'_>) -> Operation {
+        let mut terms = Vec::new();
+        update.write(&mut terms);
+        Operation::Update { key: key.into(), terms: terms.into() }
+    }
+
+    /// Says whether a condition holds, and changes nothing: a guard of [`Command::guarded`].
+    pub fn check(key: impl Into<Value>, condition: Condition<'_>) -> Operation {
+        Operation::update(key, Update::new(Edit::Keep).when(condition))
+    }
+
+    /// Reads what is known of the key without its value.
+    pub fn look(key: impl Into<Value>) -> Operation {
+        Operation::Look { key: key.into() }
+    }
+
+    /// Gives value and expiry of `key` to the key `to` of the same partition.
+    pub fn move_to(key: impl Into<Value>, to: impl Into<Value>) -> Operation {
+        Operation::Move { key: key.into(), to: to.into(), absent: false }
+    }
+
+    /// The same, only if the key `to` is absent.
+    pub fn move_to_absent(key: impl Into<Value>, to: impl Into<Value>) -> Operation {
+        Operation::Move { key: key.into(), to: to.into(), absent: true }
+    }
+
     /// The key that the operation is about.
     pub fn key(&self) -> &[u8] {
         match self {
@@ -76,7 +130,10 @@ impl Operation {
             | Operation::Insert { key, .. }
             | Operation::Delete { key }
             | Operation::Cas { key, .. }
-            | Operation::Get { key } => key,
+            | Operation::Get { key }
+            | Operation::Update { key, .. }
+            | Operation::Look { key }
+            | Operation::Move { key, .. } => key,
         }
     }
 
@@ -89,14 +146,18 @@ impl Operation {
             Operation::Delete { key } => Op::Delete { key },
             Operation::Cas { key, expected, value } => Op::Cas { key, expected, value },
             Operation::Get { key } => Op::Get { key },
+            Operation::Update { key, terms } => Op::Update { key, terms },
+            Operation::Look { key } => Op::Look { key },
+            Operation::Move { key, to, absent } => Op::Move { key, to, absent: *absent },
         }
     }
 
     fn bytes(&self) -> usize {
         match self {
             Operation::Put { key, value } | Operation::Insert { key, value } => key.len() + value.len(),
-            Operation::Delete { key } | Operation::Get { key } => key.len(),
+            Operation::Delete { key } | Operation::Get { key } | Operation::Look { key } => key.len(),
             Operation::Cas { key, expected, value } => key.len() + expected.len() + value.len(),
+            Operation::Update { key, terms: other } | Operation::Move { key, to: other, .. } => key.len() + other.len(),
         }
     }
 }
@@ -110,6 +171,13 @@ pub enum Command {
     Many(Box<[Operation]>),
     /// Pairs of one partition, ascending by key, all of them new; else nothing is changed.
     Load(Box<[(Value, Value)]>),
+    /// Several operations of one partition, of which the first are guards: see [`Command::guarded`].
+    Guarded {
+        /// How many of the operations are guards.
+        guards: usize,
+        /// The guards and what they guard.
+        operations: Box<[Operation]>,
+    },
 }
 
 impl From<Operation> for Command {
@@ -119,20 +187,47 @@ impl From<Operation> for Command {
 }
 
 impl Command {
+    /// `operations` that take effect together if all `guards` hold ([`Operation::check`]), and else not at all. An
+    /// operation that is not done, for the value is no number or its own condition does not hold, keeps no other from
+    /// running.
+    pub fn guarded(
+        guards: impl IntoIterator<Item = Operation>,
+        operations: impl IntoIterator<Item = Operation>,
+    ) -> Self {
+        let mut all: Vec<Operation> = guards.into_iter().collect();
+        let guards = all.len();
+        all.extend(operations);
+        Command::Guarded { guards, operations: all.into() }
+    }
+
+    /// Whether every version that speaks the protocol knows it.
+    pub(crate) fn is_known_everywhere(&self) -> bool {
+        match self {
+            Command::One(operation) => is_known_everywhere(&operation.op()),
+            Command::Many(operations) => operations.iter().all(|operation| is_known_everywhere(&operation.op())),
+            Command::Load(_) => true,
+            Command::Guarded { .. } => false,
+        }
+    }
+
     /// The first key; none only if there are no operations.
     pub fn first_key(&self) -> Option<&[u8]> {
         match self {
             Command::One(operation) => Some(operation.key()),
-            Command::Many(operations) => operations.first().map(Operation::key),
+            Command::Many(operations) | Command::Guarded { operations, .. } => operations.first().map(Operation::key),
             Command::Load(pairs) => pairs.first().map(|(key, _)| &**key),
         }
     }
 
     /// Whether `test` holds for all keys.
     pub(crate) fn all_keys(&self, mut test: impl FnMut(&[u8]) -> bool) -> bool {
+        let mut both = |operation: &Operation| {
+            let op = operation.op();
+            test(op.key()) && op.other_key().is_none_or(&mut test)
+        };
         match self {
-            Command::One(operation) => test(operation.key()),
-            Command::Many(operations) => operations.iter().all(|operation| test(operation.key())),
+            Command::One(operation) => both(operation),
+            Command::Many(operations) | Command::Guarded { operations, .. } => operations.iter().all(both),
             Command::Load(pairs) => pairs.iter().all(|(key, _)| test(key)),
         }
     }
@@ -141,7 +236,9 @@ impl Command {
     pub(crate) fn is_eight(&self) -> bool {
         match self {
             Command::One(operation) => is_eight(&operation.op()),
-            Command::Many(operations) => operations.iter().all(|operation| is_eight(&operation.op())),
+            Command::Many(operations) | Command::Guarded { operations, .. } => {
+                operations.iter().all(|operation| is_eight(&operation.op()))
+            }
             Command::Load(pairs) => pairs.iter().all(|(key, value)| is_eight(&Op::Put { key, value })),
         }
     }
@@ -150,7 +247,9 @@ impl Command {
     pub fn bytes(&self) -> usize {
         match self {
             Command::One(operation) => operation.bytes(),
-            Command::Many(operations) => operations.iter().map(Operation::bytes).sum(),
+            Command::Many(operations) | Command::Guarded { operations, .. } => {
+                operations.iter().map(Operation::bytes).sum()
+            }
             Command::Load(pairs) => pairs.iter().map(|(key, value)| key.len() + value.len()).sum(),
         }
     }
@@ -171,6 +270,9 @@ impl Command {
             Command::One(operation) => writer.push(number, operation.op()),
             Command::Many(operations) => writer.push_many(number, operations.iter().map(Operation::op)),
             Command::Load(pairs) => writer.push_load(number, pairs.iter().map(|(key, value)| (&**key, &**value))),
+            Command::Guarded { guards, operations } => {
+                writer.push_guarded(number, *guards, operations.iter().map(Operation::op))
+            }
         }
     }
 
@@ -197,6 +299,8 @@ pub enum Output {
     NotLoaded(u64),
     /// Executed, but the results were more than an answer can hold.
     Omitted,
+    /// This guard (from 0) does not hold, nothing was changed.
+    Unmet(u64),
 }
 
 /// An output and where in the order of its partition it belongs (protocol.md 3). A read: behind the whole instance that
@@ -227,6 +331,10 @@ fn owned_result(result: &ResultRef<'_>) -> Option<OpResult> {
         ResultRef::Delete { previous } => OpResult::Delete { previous: previous.map(owned) },
         ResultRef::Cas { done, current } => OpResult::Cas { done, current: current.map(owned) },
         ResultRef::Get { value } => OpResult::Get { value: value.map(owned) },
+        ResultRef::Update { outcome, exists, length, value } => {
+            OpResult::Update { outcome, exists, length, value: value.map(owned) }
+        }
+        ResultRef::Look { exists, length, remaining } => OpResult::Look { exists, length, remaining },
         _ => return None,
     })
 }
@@ -239,6 +347,8 @@ fn answers(operation: &Operation, result: &ResultRef<'_>) -> bool {
             | (Operation::Delete { .. }, ResultRef::Delete { .. })
             | (Operation::Cas { .. }, ResultRef::Cas { .. })
             | (Operation::Get { .. }, ResultRef::Get { .. })
+            | (Operation::Update { .. } | Operation::Move { .. }, ResultRef::Update { .. })
+            | (Operation::Look { .. }, ResultRef::Look { .. })
     )
 }
 
@@ -247,7 +357,12 @@ impl Command {
     pub(crate) fn output(&self, result: &ResultRef<'_>) -> Option<Output> {
         match (self, result) {
             (Command::One(operation), result) if answers(operation, result) => owned_result(result).map(Output::One),
-            (Command::Many(operations), ResultRef::Many(many)) => {
+            (Command::Many(_) | Command::Guarded { .. }, ResultRef::Many(many)) => {
+                let operations = match self {
+                    Command::Many(operations) => operations,
+                    Command::Guarded { guards, operations } => operations.get(*guards..)?,
+                    _ => return None,
+                };
                 let fits = many.len() == operations.len()
                     && operations.iter().zip(many.iter()).all(|(operation, result)| answers(operation, &result));
                 if !fits {
@@ -255,7 +370,10 @@ impl Command {
                 }
                 many.iter().map(|result| owned_result(&result)).collect::<Option<Vec<_>>>().map(Output::Many)
             }
-            (Command::Many(_), ResultRef::Omitted) => Some(Output::Omitted),
+            (Command::Many(_) | Command::Guarded { .. }, ResultRef::Omitted) => Some(Output::Omitted),
+            (Command::Guarded { guards, .. }, ResultRef::Unmet { guard }) if *guard < *guards as u64 => {
+                Some(Output::Unmet(*guard))
+            }
             (Command::Load(all), ResultRef::Loaded { pairs }) if *pairs == all.len() as u64 => {
                 Some(Output::Loaded(*pairs))
             }

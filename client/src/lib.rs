@@ -58,10 +58,10 @@ pub mod token;
 pub mod wire;
 
 pub use admin::Admin;
-pub use client::{Cas, Client, Load};
+pub use client::{Cas, Client, Load, Look, ManyIf, Updated};
 pub use command::{Answer, Command, Operation, Output, ReadMode};
 pub use config::Config;
-pub use coppice_btree::{OpResult, Value};
+pub use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, OpResult, Returns, Update, UpdateOutcome, Value};
 pub use error::Error;
 pub use ids::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket};
 pub use range::{Range, RangeStream};

@@ -86,6 +86,11 @@ impl Range {
         Range { scan: ScanOptions { pairs_max, ..self.scan }, ..self }
     }
 
+    /// The most pairs; 0: no limit.
+    pub(crate) fn pairs_max(&self) -> u64 {
+        self.scan.pairs_max
+    }
+
     /// So many bytes of keys and values at most, though at least one pair; 0: no limit.
     #[must_use]
     pub fn limit_bytes(self, bytes_max: u64) -> Range {

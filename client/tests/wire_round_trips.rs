@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use coppice_btree::{Op, OpResult, Value};
+use coppice_btree::{Op, OpResult, UpdateOutcome, Value};
 use coppice_client::map::{Entry, PartitionMap, ReplicaInfo, Role};
 use coppice_client::wire::control::{decode_control, encode_control};
 use coppice_client::wire::part::PartHead;
@@ -29,9 +29,18 @@ impl Owned {
             1 => Op::Insert { key, value },
             2 => Op::Delete { key },
             3 => Op::Cas { key, expected, value },
-            _ => Op::Get { key },
+            4 => Op::Get { key },
+            5 => Op::Look { key },
+            6 => Op::Move { key, to: value, absent: expected.len() > 8 },
+            // Terms that happen to have eight bytes are no exception.
+            _ => Op::Update { key, terms: if value.len() == 8 { b"\x01\x00eight!" } else { expected_terms(expected) } },
         }
     }
+}
+
+/// Terms of some update.
+fn expected_terms(expected: &[u8]) -> &'static [u8] {
+    [&b"\x02\x01tail"[..], b"\x06\x00", b"\x08\x00", b"\x1e\x00\x02\x00\x00\x00ab"][expected.len() % 4]
 }
 
 fn string(eight: bool) -> impl Strategy<Value = Vec<u8>> {
@@ -39,7 +48,7 @@ fn string(eight: bool) -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn owned(eight: bool) -> impl Strategy<Value = Owned> {
-    (0u8..5, string(eight), string(eight), string(eight)).prop_map(|(code, key, expected, value)| Owned {
+    (0u8..8, string(eight), string(eight), string(eight)).prop_map(|(code, key, expected, value)| Owned {
         code,
         key,
         expected,
@@ -51,13 +60,21 @@ fn owned(eight: bool) -> impl Strategy<Value = Owned> {
 enum OwnedCommand {
     Op(Owned),
     Many(Vec<Owned>),
+    Guarded(Vec<(Vec<u8>, bool)>, Vec<Owned>),
     Load(Vec<(Vec<u8>, Vec<u8>)>),
+}
+
+/// A guard: the key is absent, or present.
+fn guard((key, absent): &(Vec<u8>, bool)) -> Op<'_> {
+    Op::Update { key, terms: if *absent { b"\x08\x00" } else { b"\x10\x00" } }
 }
 
 fn command(eight: bool) -> impl Strategy<Value = OwnedCommand> {
     prop_oneof![
         6 => owned(eight).prop_map(OwnedCommand::Op),
         1 => vec(owned(eight), 1..9).prop_map(OwnedCommand::Many),
+        u32::from(!eight) => (vec((string(eight), any::<bool>()), 1..4), vec(owned(eight), 0..9))
+            .prop_map(|(guards, operations)| OwnedCommand::Guarded(guards, operations)),
         1 => proptest::collection::btree_map(string(eight), string(eight), 1..9)
             .prop_map(|pairs| OwnedCommand::Load(pairs.into_iter().collect())),
     ]
@@ -88,6 +105,10 @@ fn assert_same(command: &Command<'_>, owned: &OwnedCommand) {
             assert_eq!(many.len(), owned.len());
             assert!(many.iter().eq(owned.iter().map(Owned::op)));
         }
+        (Command::Many(many), OwnedCommand::Guarded(guards, owned)) => {
+            assert_eq!((many.len(), many.guards()), (guards.len() + owned.len(), guards.len()));
+            assert!(many.iter().eq(guards.iter().map(guard).chain(owned.iter().map(Owned::op))));
+        }
         (Command::Load(load), OwnedCommand::Load(owned)) => {
             assert_eq!(load.len(), owned.len());
             assert!(load.iter().eq(owned.iter().map(|(key, value)| (&key[..], &value[..]))));
@@ -111,6 +132,10 @@ proptest! {
             match command {
                 OwnedCommand::Op(op) => writer.push(number, op.op()),
                 OwnedCommand::Many(many) => writer.push_many(number, many.iter().map(Owned::op)),
+                OwnedCommand::Guarded(guards, many) => {
+                    let all: Vec<Op<'_>> = guards.iter().map(guard).chain(many.iter().map(Owned::op)).collect();
+                    writer.push_guarded(number, guards.len(), all.into_iter())
+                }
                 OwnedCommand::Load(pairs) => {
                     writer.push_load(number, pairs.iter().map(|(key, value)| (&key[..], &value[..])))
                 }
@@ -351,6 +376,7 @@ fn entry_of(partition: PartitionId) -> Entry {
 enum AnyResult {
     Op(OpResult),
     Many(Vec<OpResult>),
+    Unmet(u64),
     Loaded(u64),
     NotLoaded(u64),
     Opened,
@@ -360,13 +386,16 @@ enum AnyResult {
 
 fn op_result() -> impl Strategy<Value = OpResult> {
     let value = proptest::option::of(prop_oneof![string(true), string(false)]);
-    (0u8..5, value, any::<bool>()).prop_map(|(kind, value, done)| {
+    let facts = (0..UpdateOutcome::ALL.len(), any::<u32>(), proptest::option::of(any::<u64>()));
+    (0u8..7, value, any::<bool>(), facts).prop_map(|(kind, value, done, (outcome, length, remaining))| {
         let value = value.map(Value::from);
         match kind {
             0 => OpResult::Put { previous: value },
             1 => OpResult::Insert { present: value },
             2 => OpResult::Delete { previous: value },
             3 => OpResult::Cas { done, current: value },
+            4 => OpResult::Update { outcome: UpdateOutcome::ALL[outcome], exists: done, length, value },
+            5 => OpResult::Look { exists: done, length, remaining },
             _ => OpResult::Get { value },
         }
     })
@@ -383,6 +412,7 @@ fn result() -> impl Strategy<Value = AnyResult> {
     prop_oneof![
         5 => op_result().prop_map(AnyResult::Op),
         1 => vec(op_result(), 0..9).prop_map(AnyResult::Many),
+        1 => any::<u64>().prop_map(AnyResult::Unmet),
         1 => any::<u64>().prop_map(AnyResult::Loaded),
         1 => any::<u64>().prop_map(AnyResult::NotLoaded),
         1 => Just(AnyResult::Opened),
@@ -395,6 +425,7 @@ fn push_result(reply: &mut PackReply<'_>, result: &AnyResult) {
     match result {
         AnyResult::Op(result) => reply.result(result),
         AnyResult::Many(results) => reply.many(results.iter()),
+        AnyResult::Unmet(guard) => reply.unmet(*guard),
         AnyResult::Loaded(pairs) => reply.loaded(*pairs),
         AnyResult::NotLoaded(present) => reply.not_loaded(*present),
         AnyResult::Opened => reply.opened(),
@@ -424,6 +455,7 @@ fn assert_same_result(found: &ResultRef<'_>, expected: &AnyResult) {
             assert_eq!(many.iter().count(), results.len());
             many.iter().zip(results).for_each(|(found, result)| assert_same_op_result(&found, result));
         }
+        (ResultRef::Unmet { guard }, AnyResult::Unmet(expected)) => assert_eq!(guard, expected),
         (ResultRef::Loaded { pairs }, AnyResult::Loaded(expected)) => assert_eq!(pairs, expected),
         (ResultRef::NotLoaded { present }, AnyResult::NotLoaded(expected)) => assert_eq!(present, expected),
         (ResultRef::Opened, AnyResult::Opened) => {}
@@ -439,6 +471,13 @@ fn assert_same_op_result(found: &ResultRef<'_>, expected: &OpResult) {
         OpResult::Delete { previous } => ResultRef::Delete { previous: previous.as_deref() },
         OpResult::Cas { done, current } => ResultRef::Cas { done: *done, current: current.as_deref() },
         OpResult::Get { value } => ResultRef::Get { value: value.as_deref() },
+        OpResult::Update { outcome, exists, length, value } => {
+            let (outcome, exists, length) = (*outcome, *exists, *length);
+            ResultRef::Update { outcome, exists, length, value: value.as_deref() }
+        }
+        OpResult::Look { exists, length, remaining } => {
+            ResultRef::Look { exists: *exists, length: *length, remaining: *remaining }
+        }
     };
     assert_eq!(*found, expected);
 }

@@ -259,7 +259,10 @@ impl World {
         // Behind the frame's header and the partition stands the entry.
         let entry = frame.slice(frame::HEADER_BYTES + 1..);
         self.sent.insert(stream, vec![number]);
-        self.step(at, Input::Request { origin, request: Request::Pack { entry, commands: 1, work: 4, grows: true } });
+        self.step(
+            at,
+            Input::Request { origin, request: Request::Pack { entry, commands: 1, work: 4, grows: true, known: true } },
+        );
     }
 
     fn crash(&mut self, at: usize) {

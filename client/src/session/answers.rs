@@ -25,8 +25,8 @@ const SESSIONS: &str = "more clients want a session than sessions_max allows";
 /// Why a command is not executed that would grow its partition.
 const GROWTH: &str = "the partition may not grow";
 
-/// Why a command is not executed whose answer no frame holds.
-const ANSWER: &str = "the command, or its answer, is larger than a frame";
+/// Why a command is not executed that no batch takes.
+const ANSWER: &str = "the command, its answer, or what it writes, is larger than a batch takes";
 
 /// The answer is not one to the question.
 pub(super) struct ProtocolError(pub &'static str);
@@ -329,7 +329,9 @@ impl Session {
             Refusal::SessionExpired => self.on_session_expired(now, pending, effects),
             Refusal::SnapshotExpired => self.give_up(now, pending, Reason::Interrupted { last: None }, effects),
             Refusal::TooLarge { text } => self.give_up(now, pending, Reason::TooLarge(text), effects),
-            Refusal::Denied { .. } if pending.has_several() => self.send_apart(now, pending, effects),
+            Refusal::Denied { .. } | Refusal::Unavailable { .. } if pending.has_several() => {
+                self.send_apart(now, pending, effects);
+            }
             Refusal::Denied { text } | Refusal::Unauthenticated { text } => {
                 self.give_up(now, pending, Reason::Denied(text), effects);
             }

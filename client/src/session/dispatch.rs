@@ -8,9 +8,10 @@ use super::queue::{LastError, ReplicaAffinity};
 use super::sessions::SessionKey;
 use super::{Effect, Session};
 use crate::command::{RangeCall, ReadMode};
+use crate::error::{Cause, Reason};
 use crate::time::Time;
 use crate::wire::pack::PushError;
-use crate::wire::{KEY_BYTES_MAX, OpenRequest, PackWriter, PartitionId, RangeRequest, ReadRequest};
+use crate::wire::{FEATURE_UPDATE, KEY_BYTES_MAX, OpenRequest, PackWriter, PartitionId, RangeRequest, ReadRequest};
 
 /// A pack is written as `eight` if this many commands at its front are: a mixed stream gets packs of mixed form instead
 /// of packs of one command.
@@ -25,6 +26,10 @@ const COMMAND_BYTES: usize = 24;
 const RANGES_SHARED: usize = 8;
 /// After so many of a partition another one is drawn whatever is under way: what keeps it busy may be others' ranges.
 const AFFINITY_RANGES_MAX: u32 = 64;
+
+/// Why a command is not sent.
+const OLDER: &str = "the leader runs a version that does not know this operation: upgrade all nodes, then run \
+                     `coppice config set feature_level 2`";
 
 impl Session {
     /// Sends what waits and may go.
@@ -193,6 +198,9 @@ impl Session {
     }
 
     fn send_packs(&mut self, now: Time, queue: usize, peer: usize, effects: &mut Vec<Effect>) {
+        if self.peers[peer].features & FEATURE_UPDATE == 0 {
+            self.refuse_unknown(now, queue, effects);
+        }
         while self.queues[queue].packs_out < self.queues[queue].replicas.window(self.config.window) {
             let session = match self.queues[queue].waiting.retry.first_key_value() {
                 Some((&(session, _), _)) => session,
@@ -215,6 +223,21 @@ impl Session {
             self.queues[queue].packs_out += 1;
             self.send(peer, bytes, effects);
         }
+    }
+
+    /// The leader runs an older version, which would not read these commands, nor those that share a pack with them.
+    fn refuse_unknown(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) {
+        let waiting = &self.queues[queue].waiting;
+        let unknown = |key: &CallKey| {
+            let command = self.calls.get(*key).and_then(|call| call.request.command());
+            command.is_some_and(|command| !command.is_known_everywhere())
+        };
+        let keys: Vec<CallKey> = waiting.retry.values().chain(&waiting.fresh).copied().filter(unknown).collect();
+        for key in keys {
+            self.end(now, key, Reason::Incompatible(OLDER.into()), Cause::Refused, effects);
+        }
+        let Session { queues, calls, .. } = self;
+        queues[queue].waiting.forget_done(calls);
     }
 
     /// Packs what waits for a session: first what is repeated, then new commands, which get their numbers here.

@@ -6,8 +6,9 @@ use coppice_btree::OpResult;
 
 use super::frame::{Kind, begin_frame, end_frame};
 use super::reply::{
-    CAS, CHANGED, DELETE, DONE, EIGHT, FLAG_READ, FORGOTTEN, FULL, GET, INSERT, LATER, LOAD, MANY, OMITTED, OPENED,
-    OTHER, POSITION, PUT, REPLY_BYTES_MAX, RESULT_BYTES_MAX, TOO_LARGE, UNCHANGED, VALUE, WRONG_PARTITION,
+    CAS, CHANGED, DELETE, DONE, EIGHT, EXISTS, EXISTS_LOOK, EXPIRES, FLAG_READ, FORGOTTEN, FULL, GET, INSERT, LATER,
+    LOAD, LOOK, MANY, OMITTED, OPENED, OTHER, POSITION, PUT, REPLY_BYTES_MAX, RESULT_BYTES_MAX, TOO_LARGE, UNCHANGED,
+    UNMET, UPDATE, UPDATED_VALUE, VALUE, WRONG_PARTITION,
 };
 use super::varint::{Reader, WireError, put_varint, varint_bytes};
 use super::{CommandRefusal, FRAME_BYTES_MAX, PartitionId, Position, SessionId};
@@ -41,6 +42,13 @@ fn op_result_bytes(result: &OpResult) -> usize {
         | OpResult::Delete { previous: value }
         | OpResult::Cas { current: value, .. }
         | OpResult::Get { value } => value.as_deref(),
+        OpResult::Update { length, value, .. } => {
+            let value = value.as_deref().map_or(0, |value| varint_bytes(value.len() as u64) + value.len());
+            return 3 + varint_bytes(u64::from(*length)) + value;
+        }
+        OpResult::Look { length, remaining, .. } => {
+            return 3 + varint_bytes(u64::from(*length)) + remaining.map_or(0, varint_bytes);
+        }
     };
     match value.map(<[u8]>::len) {
         None => 1,
@@ -57,6 +65,26 @@ fn put_op_result(out: &mut BytesMut, result: &OpResult) {
         OpResult::Delete { previous } => put_value(out, DELETE, previous.as_deref()),
         OpResult::Cas { done, current } => put_value(out, if *done { CAS | DONE } else { CAS }, current.as_deref()),
         OpResult::Get { value } => put_value(out, GET, value.as_deref()),
+        OpResult::Update { outcome, exists, length, value } => {
+            let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+            let flags = flag(*exists, EXISTS) | flag(value.is_some(), UPDATED_VALUE);
+            out.put_slice(&[OTHER, UPDATE, *outcome as u8 | flags]);
+            put_varint(out, u64::from(*length));
+            if let Some(value) = value {
+                put_varint(out, value.len() as u64);
+                out.put_slice(value);
+            }
+        }
+        OpResult::Look { exists, length, remaining } => put_look(out, *exists, *length, *remaining),
+    }
+}
+
+fn put_look(out: &mut BytesMut, exists: bool, length: u32, remaining: Option<u64>) {
+    let exists = if exists { EXISTS_LOOK } else { 0 };
+    out.put_slice(&[OTHER, LOOK, exists | remaining.map_or(0, |_| EXPIRES)]);
+    put_varint(out, u64::from(length));
+    if let Some(remaining) = remaining {
+        put_varint(out, remaining);
     }
 }
 
@@ -206,6 +234,13 @@ impl<'b> PackReply<'b> {
         for (i, byte) in self.out[at..at + 5].iter_mut().enumerate() {
             *byte = (length >> (7 * i)) as u8 & 0x7f | if i < 4 { 0x80 } else { 0 };
         }
+    }
+
+    /// A guard of a command of several operations does not hold: none of them ran.
+    pub fn unmet(&mut self, guard: u64) {
+        self.next();
+        self.out.put_slice(&[OTHER, UNMET]);
+        put_varint(self.out, guard);
     }
 
     /// A load was done.

@@ -7,12 +7,14 @@
 //! command = u8 code, varint number - previous number (the first: - lowest_unacknowledged), content
 //! content = one operation: see `op`
 //!           many: varint bytes, varint count, count x (u8 code, content)
+//!           guarded: varint bytes, varint count, varint guards, count x (u8 code, content); the first are the guards
 //!           load: varint bytes, varint count, count x (key value), ascending
 //! ```
 //! With `eight` an update of 16 bytes takes 18.
 
 use coppice_btree::Op;
 
+pub(crate) use super::op::is_known_everywhere;
 use super::op::{INSERT, PUT, read_op, read_pair};
 pub(crate) use super::pack_writer::check_op;
 pub use super::pack_writer::{Excess, PackWriter, PushError, is_eight};
@@ -26,13 +28,14 @@ pub(super) const FLAG_EIGHT: u8 = 1;
 // Codes of commands beside those of one operation. Never used twice.
 pub(super) const MANY: u8 = 6;
 pub(super) const LOAD: u8 = 7;
+pub(super) const GUARDED: u8 = 12;
 
 /// One command, borrowed from its pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
     /// One operation.
     Op(Op<'a>),
-    /// Several operations of one partition under one number, all or none.
+    /// Several operations of one partition under one number, all or none: none if one of its guards does not hold.
     Many(ManyOps<'a>),
     /// Ascending pairs, all of them new; else nothing is changed.
     Load(LoadPairs<'a>),
@@ -49,13 +52,24 @@ impl Command<'_> {
         }
     }
 
+    /// Whether every version that speaks the protocol knows the command.
+    #[inline]
+    fn is_known_everywhere(&self) -> bool {
+        match self {
+            Command::Op(op) => is_known_everywhere(op),
+            Command::Many(many) => many.guards == 0 && many.iter().all(|op| is_known_everywhere(&op)),
+            Command::Load(_) => true,
+        }
+    }
+
     /// Whether every key of the command is in `[low, high)`; `high` none: no upper bound.
     #[inline]
     pub fn is_within(&self, low: &[u8], high: Option<&[u8]>) -> bool {
         let within = |key: &[u8]| key >= low && high.is_none_or(|high| key < high);
+        let both = |op: &Op<'_>| within(op.key()) && op.other_key().is_none_or(within);
         match self {
-            Command::Op(op) => within(op.key()),
-            Command::Many(many) => many.iter().all(|op| within(op.key())),
+            Command::Op(op) => both(op),
+            Command::Many(many) => many.iter().all(|op| both(&op)),
             Command::Load(load) => load.iter().all(|(key, _)| within(key)),
         }
     }
@@ -66,11 +80,12 @@ impl Command<'_> {
 pub struct ManyOps<'a> {
     bytes: &'a [u8],
     count: u32,
+    guards: u32,
     eight: bool,
 }
 
 impl<'a> ManyOps<'a> {
-    /// How many operations.
+    /// How many operations, guards included.
     pub fn len(&self) -> usize {
         self.count as usize
     }
@@ -78,6 +93,11 @@ impl<'a> ManyOps<'a> {
     /// Whether there are none; a decoded pack has no such command.
     pub fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// How many of the first operations are guards. They change nothing; if one is not met, the others do not run.
+    pub fn guards(&self) -> usize {
+        self.guards as usize
     }
 
     /// The operations in order.
@@ -136,24 +156,26 @@ impl<'a> Pack<'a> {
         Ok(Pack::decode_counted(bytes)?.0)
     }
 
-    /// The same, and what executing the pack costs, at most [`PACK_WORK_MAX`].
-    pub fn decode_counted(bytes: &'a [u8]) -> Result<(Pack<'a>, u32), WireError> {
+    /// The same; what executing the pack costs, at most [`PACK_WORK_MAX`]; and whether every version that speaks the
+    /// protocol knows all of its commands.
+    pub fn decode_counted(bytes: &'a [u8]) -> Result<(Pack<'a>, u32, bool), WireError> {
         if bytes.len() > PACK_BYTES_MAX {
             return Err(limit("pack bytes", bytes.len() as u64, PACK_BYTES_MAX));
         }
         let pack = Pack::decode_header(bytes)?;
         let mut reader = Reader::new(pack.commands);
         let mut number = pack.lowest_unacknowledged;
-        let mut work = 0_u32;
+        let (mut work, mut known) = (0_u32, true);
         for at in 0..pack.count {
             let command = read_command(&mut reader, pack.eight, at == 0, &mut number, true)?;
             work = work.saturating_add(command.work());
+            known &= command.is_known_everywhere();
         }
         if work > PACK_WORK_MAX {
             return Err(limit("operations in a pack", u64::from(work / OPERATION_WORK), MANY_OPERATIONS_MAX));
         }
         reader.finish()?;
-        Ok((pack, work))
+        Ok((pack, work, known))
     }
 
     /// Reads the header alone, for bytes that passed [`Pack::decode`] before on this or another node. On other bytes
@@ -242,7 +264,7 @@ fn read_command<'a>(
     }
     *number = number_after(*number, step).ok_or(WireError::Overflow)?;
     match code {
-        MANY => read_many(reader, eight, check).map(Command::Many),
+        MANY | GUARDED => read_many(reader, eight, code == GUARDED, check).map(Command::Many),
         LOAD => read_load(reader, eight, check).map(Command::Load),
         _ => read_op(reader, code, eight).map(Command::Op),
     }
@@ -277,20 +299,37 @@ fn read_compound<'a>(reader: &mut Reader<'a>) -> Result<(u32, &'a [u8]), WireErr
     Ok((count, content.rest()))
 }
 
-fn read_many<'a>(reader: &mut Reader<'a>, eight: bool, check: bool) -> Result<ManyOps<'a>, WireError> {
-    let (count, bytes) = read_compound(reader)?;
+fn read_many<'a>(reader: &mut Reader<'a>, eight: bool, guarded: bool, check: bool) -> Result<ManyOps<'a>, WireError> {
+    let (count, mut bytes) = read_compound(reader)?;
+    let mut guards = 0;
+    if guarded {
+        let mut content = Reader::new(bytes);
+        guards = content.varint_u32()?;
+        bytes = content.rest();
+    }
     if check {
         if count as usize > MANY_OPERATIONS_MAX {
             return Err(limit("operations", u64::from(count), MANY_OPERATIONS_MAX));
         }
+        if guards > count {
+            return Err(limit("guards", u64::from(guards), count as usize));
+        }
         let mut content = Reader::new(bytes);
-        for _ in 0..count {
+        for at in 0..count {
             let code = content.u8()?;
-            read_op(&mut content, code, eight)?;
+            let op = read_op(&mut content, code, eight)?;
+            if at < guards && !is_guard(&op) {
+                return Err(WireError::Unknown { what: "guard", value: u64::from(code) });
+            }
         }
         content.finish()?;
     }
-    Ok(ManyOps { bytes, count, eight })
+    Ok(ManyOps { bytes, count, guards, eight })
+}
+
+/// Whether the operation says whether a condition holds, and does nothing else.
+pub(super) fn is_guard(op: &Op<'_>) -> bool {
+    matches!(op, Op::Update { .. }) && op.is_read()
 }
 
 fn read_load<'a>(reader: &mut Reader<'a>, eight: bool, check: bool) -> Result<LoadPairs<'a>, WireError> {

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use bytes::Bytes;
-use coppice_btree::Op;
+use coppice_btree::{Op, Update};
 
 use super::entry::TAG_PACK;
 use super::frame::{HEADER_BYTES, Kind, seal_frame};
 use super::op::{code, put_op, strings};
-use super::pack::{FLAG_EIGHT, LOAD, MANY};
+use super::pack::{FLAG_EIGHT, GUARDED, LOAD, MANY, is_guard};
 use super::varint::{push_varint, varint_bytes};
 use super::{
     COMPOUND_BYTES_MAX, KEY_BYTES_MAX, OPERATION_WORK, PACK_BYTES_MAX, PACK_WORK_MAX, PartitionId, SessionId,
@@ -153,15 +153,33 @@ impl PackWriter {
         number: u64,
         operations: impl ExactSizeIterator<Item = Op<'o>> + Clone,
     ) -> Result<(), PushError> {
+        self.push_guarded(number, 0, operations)
+    }
+
+    /// The same; the first `guards` operations only check conditions, and keep the others from running if one is not
+    /// met.
+    pub fn push_guarded<'o>(
+        &mut self,
+        number: u64,
+        guards: usize,
+        operations: impl ExactSizeIterator<Item = Op<'o>> + Clone,
+    ) -> Result<(), PushError> {
         let count = operations.len();
-        if count == 0 {
+        if count == 0 || guards > count || !operations.clone().take(guards).all(|op| is_guard(&op)) {
             return Err(PushError::Invalid);
         }
         let mut content = varint_bytes(count as u64);
         for op in operations.clone() {
             content += checked_op_bytes(&op, self.eight)? + 1;
         }
-        self.begin_compound(number, MANY, (count, OPERATION_WORK), content)?;
+        if guards > 0 {
+            content += varint_bytes(guards as u64);
+        }
+        let kind = if guards > 0 { GUARDED } else { MANY };
+        self.begin_compound(number, kind, (count, OPERATION_WORK), content)?;
+        if guards > 0 {
+            push_varint(&mut self.buffer, guards as u64);
+        }
         for op in operations {
             self.buffer.push(code(&op));
             put_op(&mut self.buffer, &op, self.eight);
@@ -285,7 +303,15 @@ pub(crate) fn check_op(op: &Op<'_>) -> Result<(), PushError> {
 fn checked_op_bytes(op: &Op<'_>, eight: bool) -> Result<usize, PushError> {
     let (key, values) = strings(op);
     Excess::of("a key", "bytes", key.len(), KEY_BYTES_MAX)?;
-    values.iter().flatten().try_for_each(|value| Excess::of("a value", "bytes", value.len(), VALUE_BYTES_MAX))?;
+    let checked = |value: &[u8]| Excess::of("a value", "bytes", value.len(), VALUE_BYTES_MAX);
+    match *op {
+        Op::Update { terms, .. } => {
+            let update = Update::read(terms).ok_or(PushError::Invalid)?;
+            super::op::values(&update).try_for_each(checked)?;
+        }
+        Op::Move { to, .. } => Excess::of("a key", "bytes", to.len(), KEY_BYTES_MAX)?,
+        _ => values.iter().flatten().try_for_each(|value| checked(value))?,
+    }
     if eight {
         if !is_eight(op) {
             return Err(PushError::NotEight);

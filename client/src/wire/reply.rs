@@ -6,11 +6,17 @@
 //! result        = u8 tag, [varint partition, varint instance, varint index: where they differ], content
 //! tag           = bits 0-2 kind, 3 a value follows, 4 of 8 bytes, else varint length first, 5 done, 6 position follows
 //! ```
+//! What has no kind of its own has a second byte behind its tag. Of an update: `u8 outcome (bits 0-3), 4 the key exists, 5
+//! a value follows; varint length, [varint length, value]`; of a look: `u8 0 the key exists, 1 it expires; varint length,
+//! [varint milliseconds]`.
+//!
 //! Result `i` of a section answers command `first + i` of the pack and stands at index `index + first + i` of its
 //! instance; in a read section all stand at the same position.
 //!
 //! Two writers, because two rooms write: the executor makes an *answer* (sections without their stream: it does not
 //! know who waits) with [`PackReply`], the connection puts answers behind their streams with [`RepliesWriter`].
+
+use coppice_btree::UpdateOutcome;
 
 pub use super::answer::{AnswerWriter, PackReply, RepliesWriter};
 use super::varint::{Reader, WireError};
@@ -41,11 +47,21 @@ pub(super) const EIGHT: u8 = 16;
 pub(super) const DONE: u8 = 32;
 pub(super) const POSITION: u8 = 64;
 
+// Flags of the results of an update and of a look.
+pub(super) const OUTCOME_MASK: u8 = 15;
+pub(super) const EXISTS: u8 = 16;
+pub(super) const UPDATED_VALUE: u8 = 32;
+pub(super) const EXISTS_LOOK: u8 = 1;
+pub(super) const EXPIRES: u8 = 2;
+
 // Second bytes of `OTHER`. Never used twice.
 pub(super) const OPENED: u8 = 1;
 pub(super) const OMITTED: u8 = 2;
 pub(super) const UNCHANGED: u8 = 3;
 pub(super) const CHANGED: u8 = 4;
+pub(super) const UPDATE: u8 = 5;
+pub(super) const LOOK: u8 = 6;
+pub(super) const UNMET: u8 = 7;
 pub(super) const WRONG_PARTITION: u8 = 16;
 pub(super) const FORGOTTEN: u8 = 17;
 pub(super) const FULL: u8 = 18;
@@ -79,8 +95,30 @@ pub enum ResultRef<'a> {
     },
     /// Read.
     Get { value: Option<&'a [u8]> },
+    /// Changed, or why not.
+    Update {
+        /// Whether it was done, or why not.
+        outcome: UpdateOutcome,
+        /// Whether the key is there afterwards.
+        exists: bool,
+        /// Bytes of its value afterwards.
+        length: u32,
+        /// The value that was asked for.
+        value: Option<&'a [u8]>,
+    },
+    /// Looked at.
+    Look {
+        /// Whether the key is there.
+        exists: bool,
+        /// Bytes of its value.
+        length: u32,
+        /// Milliseconds until it expires.
+        remaining: Option<u64>,
+    },
     /// Several operations.
     Many(ManyResults<'a>),
+    /// This guard (from 0) of several operations does not hold: none of them ran.
+    Unmet { guard: u64 },
     /// All pairs of a load were new and are loaded.
     Loaded { pairs: u64 },
     /// Nothing was loaded: the key of this pair (from 0) was there already.
@@ -167,9 +205,9 @@ fn read_other<'a>(reader: &mut Reader<'a>, tag: u8) -> Result<ResultRef<'a>, Wir
             let results = content.rest();
             for _ in 0..count {
                 // One level only: an operation of a command is no command of operations.
-                let tag = content.rest().first().ok_or(WireError::Truncated)?;
-                if tag & KIND_MASK > GET {
-                    return Err(WireError::Unknown { what: "result tag", value: u64::from(*tag) });
+                let tag = *content.rest().first().ok_or(WireError::Truncated)?;
+                if tag & KIND_MASK > GET && !matches!(content.rest(), [OTHER, UPDATE | LOOK, ..]) {
+                    return Err(WireError::Unknown { what: "result tag", value: u64::from(tag) });
                 }
                 read_result(&mut content)?;
             }
@@ -183,6 +221,17 @@ fn read_other<'a>(reader: &mut Reader<'a>, tag: u8) -> Result<ResultRef<'a>, Wir
             OMITTED => ResultRef::Omitted,
             UNCHANGED => ResultRef::Unchanged,
             CHANGED => ResultRef::Changed,
+            UPDATE => read_update(reader)?,
+            LOOK => {
+                let flags = reader.u8()?;
+                if flags > EXPIRES | EXISTS_LOOK {
+                    return Err(WireError::Unknown { what: "flags of a look", value: u64::from(flags) });
+                }
+                let (exists, length) = (flags & EXISTS_LOOK != 0, reader.varint_u32()?);
+                let remaining = if flags & EXPIRES != 0 { Some(reader.varint()?) } else { None };
+                ResultRef::Look { exists, length, remaining }
+            }
+            UNMET => ResultRef::Unmet { guard: reader.varint()? },
             WRONG_PARTITION => {
                 let version = MapVersion(reader.varint()?);
                 ResultRef::Refused(CommandRefusal::WrongPartition { version })
@@ -194,6 +243,21 @@ fn read_other<'a>(reader: &mut Reader<'a>, tag: u8) -> Result<ResultRef<'a>, Wir
             value => return Err(WireError::Unknown { what: "result", value: u64::from(value) }),
         }),
     }
+}
+
+fn read_update<'a>(reader: &mut Reader<'a>) -> Result<ResultRef<'a>, WireError> {
+    let flags = reader.u8()?;
+    let unknown = WireError::Unknown { what: "outcome of an update", value: u64::from(flags) };
+    if flags & !(OUTCOME_MASK | EXISTS | UPDATED_VALUE) != 0 {
+        return Err(unknown);
+    }
+    let outcome = *UpdateOutcome::ALL.get(usize::from(flags & OUTCOME_MASK)).ok_or(unknown)?;
+    let length = reader.varint_u32()?;
+    let value = match flags & UPDATED_VALUE {
+        0 => None,
+        _ => Some(reader.bytes("value length", VALUE_BYTES_MAX)?),
+    };
+    Ok(ResultRef::Update { outcome, exists: flags & EXISTS != 0, length, value })
 }
 
 /// The body of a `Replies` frame, walked over section by section.

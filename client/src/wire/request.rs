@@ -121,6 +121,8 @@ pub struct CommandsRequest {
     pub count: u32,
     /// What executing them costs ([`super::PACK_WORK_MAX`]).
     pub work: u32,
+    /// Every version that speaks the protocol knows them.
+    pub known: bool,
     /// The whole entry: tag, length and pack. Shares the frame's buffer.
     pub entry: Bytes,
 }
@@ -128,9 +130,9 @@ pub struct CommandsRequest {
 impl CommandsRequest {
     fn decode(body: &Bytes) -> Result<CommandsRequest, WireError> {
         let (partition, entry) = split_entry(body)?;
-        let (pack, work) = Pack::decode_counted(entry::single(&entry, entry::TAG_PACK)?)?;
+        let (pack, work, known) = Pack::decode_counted(entry::single(&entry, entry::TAG_PACK)?)?;
         let (session, count) = (pack.session(), pack.count());
-        Ok(CommandsRequest { partition, session, count, work, entry })
+        Ok(CommandsRequest { partition, session, count, work, known, entry })
     }
 
     /// The pack inside the entry.

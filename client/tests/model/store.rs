@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};
-use coppice_btree::{Op, OpResult, Value};
+use coppice_btree::{Edit, Op, OpResult, Tree, Undo, Update, Value};
 use coppice_client::wire::*;
 
 #[derive(Clone, Debug, Default)]
@@ -71,6 +71,7 @@ pub fn execute_pack(
             }
             Command::Many(many) => {
                 let results: Vec<OpResult> = many.iter().map(|op| execute(&mut partition.data, op)).collect();
+                assert_eq!(many.guards(), 0, "not drawn");
                 reply.many(results.iter());
                 many.iter().next().and_then(|op| mark_of(&op))
             }
@@ -101,7 +102,11 @@ pub fn execute_pack(
 fn mark_of(op: &Op<'_>) -> Option<Vec<u8>> {
     match op {
         Op::Put { value, .. } | Op::Insert { value, .. } | Op::Cas { value, .. } => Some(value.to_vec()),
-        Op::Delete { .. } | Op::Get { .. } => None,
+        Op::Update { terms, .. } => match Update::read(terms).expect("terms").edit {
+            Edit::Set(value) | Edit::Append(value) => Some(value.to_vec()),
+            _ => None,
+        },
+        Op::Delete { .. } | Op::Get { .. } | Op::Look { .. } | Op::Move { .. } => None,
     }
 }
 
@@ -128,5 +133,12 @@ fn execute(data: &mut BTreeMap<Vec<u8>, Vec<u8>>, op: Op<'_>) -> OpResult {
             OpResult::Cas { done, current }
         }
         Op::Get { key } => OpResult::Get { value: data.get(key).map(owned) },
+        // The model is one of sessions: what these do is the tree's to say.
+        Op::Update { .. } | Op::Look { .. } | Op::Move { .. } => {
+            let mut tree = Tree::from_sorted(data.iter()).expect("in order");
+            let result = tree.execute(op, &mut Undo::new());
+            *data = tree.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+            result
+        }
     }
 }

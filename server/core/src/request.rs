@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_btree::{Cursor, Op, Value};
+use coppice_btree::{Cursor, Edit, Op, Update, Value};
 use coppice_client::wire::{
     CollectRequest, Command, CommandsRequest, PartitionId, Position, QueryPlan, RangeRequest, ReadRequest, SessionId,
     Ticket, ValidateRequest, Version,
@@ -85,6 +85,8 @@ pub enum Request {
         work: u32,
         /// Whether any of them may make the partition larger.
         grows: bool,
+        /// Whether nodes of feature level 1 know all of them.
+        known: bool,
     },
     /// Opens a session: the entry as the client made it.
     Open {
@@ -107,7 +109,7 @@ impl Request {
     /// The commands of a client, as an `entry` of the log. What cannot be read may do anything.
     pub fn pack(entry: Bytes, commands: &CommandsRequest) -> Request {
         let grows = commands.pack().map_or(true, |pack| pack.commands().any(|(_, command)| command_grows(&command)));
-        Request::Pack { entry, commands: commands.count, work: commands.work, grows }
+        Request::Pack { entry, commands: commands.count, work: commands.work, grows, known: commands.known }
     }
 
     /// Whether the partition may be larger afterwards: refused when disk or memory is full.
@@ -163,6 +165,8 @@ pub enum Refusal {
     SessionExpired,
     /// No room for growth: disk or memory.
     Full(Fullness),
+    /// The cluster's feature level is too low: some of its nodes may not know the command.
+    FeatureLevel,
 }
 
 /// Which bound keeps writes that grow from a partition.
@@ -299,7 +303,11 @@ impl Reply {
 
 fn command_grows(command: &Command<'_>) -> bool {
     // A get in a pack leaves its answer in the session table.
-    let op_grows = |op: &Op<'_>| !matches!(op, Op::Delete { .. });
+    let op_grows = |op: &Op<'_>| match op {
+        Op::Delete { .. } => false,
+        Op::Update { terms, .. } => Update::read(terms).is_none_or(|update| update.edit != Edit::Remove),
+        _ => true,
+    };
     match command {
         Command::Op(op) => op_grows(op),
         Command::Many(operations) => operations.iter().any(|op| op_grows(&op)),

@@ -16,6 +16,10 @@ use crate::scan::RangeJob;
 /// What a client is asked to wait when a queue is full: a flush or two, after which there is room.
 const RETRY_AFTER: Duration = Duration::from_millis(5);
 
+/// Why an operation of a newer version is refused.
+const OLD_NODES: &str = "the cluster's feature level is 1, at which nodes of an older version would not know this \
+                             operation: when all nodes run this version, run `coppice config set feature_level 2`";
+
 /// What a connection does for a reply.
 pub enum WireReply {
     /// Sends this answer, in a frame with others. The request has ended.
@@ -106,6 +110,7 @@ impl WireReply {
                 Refusal::WrongPartition => wrong_partition(&map(), partition),
                 Refusal::SessionExpired => wire::Refusal::SessionExpired,
                 Refusal::Full(why) => wire::Refusal::Full { text: why.to_string() },
+                Refusal::FeatureLevel => wire::Refusal::Unavailable { text: OLD_NODES.into() },
             }),
             Reply::Unsure { hint: leader } => {
                 let hint = hint(Refusal::NotLeader { hint: leader });

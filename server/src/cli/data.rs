@@ -115,6 +115,7 @@ fn print(
         OpResult::Cas { done: false, current } => {
             WriteOutcome::Refused { word: "mismatch", current: current.as_deref() }
         }
+        result @ (OpResult::Update { .. } | OpResult::Look { .. }) => unreachable!("no verb asks for it: {result:?}"),
     };
     output.write(key, &outcome, &position).map(Ok)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use clap::Subcommand;
-use coppice_btree::Op;
+use coppice_btree::{Condition, Edit, Expiry, Op, Update};
 use coppice_client::wire::{Command, Pack, PartitionId};
 use coppice_core::ids;
 use coppice_core::machine::entry::{Entry as Part, entries};
@@ -216,6 +216,9 @@ fn describe_pack(pack: &Pack<'_>, coding: Coding, values: &mut Vec<Value>) {
                     Value::Object(fields)
                 };
                 fields.insert("op".into(), "many".into());
+                if operations.guards() > 0 {
+                    fields.insert("guards".into(), operations.guards().into());
+                }
                 fields.insert("ops".into(), operations.iter().map(of).collect());
             }
             Command::Load(pairs) => {
@@ -230,10 +233,48 @@ fn describe_pack(pack: &Pack<'_>, coding: Coding, values: &mut Vec<Value>) {
 fn describe_op(op: &Op<'_>, coding: Coding, fields: &mut Map<String, Value>) {
     fields.insert("op".into(), op.name().into());
     coding.put_field(fields, "k", Some(op.key()));
-    for (name, bytes) in [("old", op.expected()), ("v", op.value())] {
+    for (name, bytes) in [("old", op.expected()), ("v", op.value()), ("to", op.other_key())] {
         if bytes.is_some() {
             coding.put_field(fields, name, bytes);
         }
+    }
+    if let Op::Update { terms, .. } = op
+        && let Some(update) = Update::read(terms)
+    {
+        describe_update(&update, coding, fields);
+    }
+}
+
+fn describe_update(update: &Update<'_>, coding: Coding, fields: &mut Map<String, Value>) {
+    let (edit, operand) = match update.edit {
+        Edit::Keep => ("keep", None),
+        Edit::Set(value) => ("set", Some(value)),
+        Edit::Append(value) => ("append", Some(value)),
+        Edit::SetRange { offset, bytes } => {
+            fields.insert("offset".into(), offset.into());
+            ("set range", Some(bytes))
+        }
+        Edit::Add(number) => {
+            fields.insert("add".into(), number.into());
+            ("add", None)
+        }
+        Edit::AddFloat(number) => ("add float", Some(number)),
+        Edit::Remove => ("remove", None),
+    };
+    fields.insert("edit".into(), edit.into());
+    if operand.is_some() {
+        coding.put_field(fields, "v", operand);
+    }
+    match update.condition {
+        Condition::Always => {}
+        Condition::Absent => _ = fields.insert("if".into(), "absent".into()),
+        Condition::Present => _ = fields.insert("if".into(), "present".into()),
+        Condition::Equals(expected) => coding.put_field(fields, "old", Some(expected)),
+    }
+    match update.expiry {
+        Expiry::Keep => {}
+        Expiry::Clear => _ = fields.insert("expires".into(), Value::Null),
+        Expiry::After { milliseconds, .. } => _ = fields.insert("expires".into(), milliseconds.into()),
     }
 }
 

@@ -302,6 +302,8 @@ label_values! {
         Delete = "delete",
         /// A pack of one cas.
         Cas = "cas",
+        /// A pack of one update, look or move.
+        Update = "update",
         /// A pack of one command of several operations.
         Many = "many",
         /// A pack of one bulk load.
@@ -329,7 +331,10 @@ impl Op {
             coppice_btree::Op::Insert { .. } => Op::Insert,
             coppice_btree::Op::Delete { .. } => Op::Delete,
             coppice_btree::Op::Cas { .. } => Op::Cas,
-            _ => Op::Pack,
+            coppice_btree::Op::Update { .. } | coppice_btree::Op::Look { .. } | coppice_btree::Op::Move { .. } => {
+                Op::Update
+            }
+            coppice_btree::Op::Get { .. } => Op::Pack,
         }
     }
 }

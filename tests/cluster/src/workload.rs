@@ -264,7 +264,9 @@ fn output(told: &ClientOutput) -> Output<'static> {
     match told {
         ClientOutput::One(result) => one(result),
         ClientOutput::Many(results) => Output::List(results.iter().map(one).collect()),
-        ClientOutput::Loaded(_) | ClientOutput::NotLoaded(_) | ClientOutput::Omitted => Output::Value(None),
+        ClientOutput::Loaded(_) | ClientOutput::NotLoaded(_) | ClientOutput::Omitted | ClientOutput::Unmet(_) => {
+            Output::Value(None)
+        }
     }
 }
 
@@ -275,6 +277,7 @@ fn one(result: &OpResult) -> Output<'static> {
         OpResult::Insert { present } => Output::Value(value(present)),
         OpResult::Get { value: found } => Output::Value(value(found)),
         OpResult::Cas { done, current } => Output::Cas(*done, value(current)),
+        OpResult::Update { .. } | OpResult::Look { .. } => unreachable!("not drawn: {result:?}"),
     }
 }
 

@@ -400,7 +400,7 @@ fn told(
             pairs.sort();
             all.then_some(HistoryOutput::Pairs(pairs))
         }
-        Output::NotLoaded(_) | Output::Omitted => None,
+        Output::NotLoaded(_) | Output::Omitted | Output::Unmet(_) => None,
     }
 }
 
@@ -411,5 +411,6 @@ fn told_one(result: &OpResult) -> HistoryOutput<'static> {
         OpResult::Insert { present } => HistoryOutput::Value(value(present)),
         OpResult::Cas { done, current } => HistoryOutput::Cas(*done, value(current)),
         OpResult::Get { value: found } => HistoryOutput::Value(value(found)),
+        OpResult::Update { .. } | OpResult::Look { .. } => HistoryOutput::List(Vec::new()),
     }
 }

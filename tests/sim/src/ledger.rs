@@ -82,7 +82,7 @@ impl Model {
                     *now = own(value);
                 }
             }
-            Op::Get { .. } => {}
+            Op::Get { .. } | Op::Update { .. } | Op::Look { .. } | Op::Move { .. } => {}
         }
     }
 

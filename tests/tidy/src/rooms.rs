@@ -43,8 +43,8 @@ const ORDERS: &[Order] = &[
         below: "btree/src/",
         modules: &[
             "value", "key", "digest", "search", "node", "capacity", "fix", "join", "split", "settle", "descent",
-            "insert", "remove", "rank", "check", "run", "undo", "op", "snapshot", "iter", "mutants", "tree", "execute",
-            "bulk", "cursor",
+            "insert", "remove", "rank", "check", "run", "undo", "update", "op", "snapshot", "iter", "mutants", "tree",
+            "execute", "bulk", "cursor",
         ],
     },
     Order {

@@ -114,6 +114,6 @@ fn out(output: &Output, pairs: Vec<(Vec<u8>, Vec<u8>)>) -> Out {
     match output {
         Output::One(result) => Out::Value(value(result)),
         Output::Many(results) => Out::List(results.iter().map(value).collect()),
-        Output::Loaded(_) | Output::NotLoaded(_) | Output::Omitted => Out::Pairs(pairs),
+        Output::Loaded(_) | Output::NotLoaded(_) | Output::Omitted | Output::Unmet(_) => Out::Pairs(pairs),
     }
 }

@@ -76,8 +76,12 @@ fn denied_key<'a>(rights: &Rights, commands: &'a CommandsRequest) -> Option<(Rol
     }
     // It was decoded whole: an error would be one of ours, and lets nobody in.
     let Ok(pack) = commands.pack() else { return Some((Role::Admin, &[])) };
-    let role = |op: &Op<'_>| if matches!(op, Op::Get { .. }) { Role::Read } else { Role::Write };
-    let denied = |op: Op<'a>| (!rights.key(role(&op), op.key())).then(|| (role(&op), op.key()));
+    let role = |op: &Op<'_>| if op.is_read() { Role::Read } else { Role::Write };
+    let denied = |op: Op<'a>| {
+        let keys = [Some(op.key()), op.other_key()];
+        let denied = keys.into_iter().flatten().find(|key| !rights.key(role(&op), key));
+        denied.map(|key| (role(&op), key))
+    };
     pack.commands().find_map(|(_, command)| match command {
         Command::Op(op) => denied(op),
         Command::Many(many) => many.iter().find_map(denied),

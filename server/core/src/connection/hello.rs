@@ -1,12 +1,12 @@
 //! What a client's hello is answered with.
 
 use coppice_client::wire::{
-    ClusterId, FEATURE_COLLECT, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX, Limits, MapVersion,
-    NodeIdentity, PROTOCOL, Refusal, VALUE_BYTES_MAX,
+    ClusterId, FEATURE_COLLECT, FEATURE_UPDATE, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX,
+    Limits, MapVersion, NodeIdentity, PROTOCOL, Refusal, VALUE_BYTES_MAX,
 };
 
 /// What a node can do beyond the protocol's least.
-pub const FEATURES: u64 = FEATURE_VALIDATE | FEATURE_COLLECT;
+pub const FEATURES: u64 = FEATURE_VALIDATE | FEATURE_COLLECT | FEATURE_UPDATE;
 
 /// The node that a client greets.
 #[derive(Clone, Copy, Debug)]

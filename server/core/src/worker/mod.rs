@@ -122,6 +122,9 @@ impl Default for ClusterView {
     }
 }
 
+/// The feature level from which on every node knows updates, looks, moves and guarded commands.
+const UPDATES: u32 = 2;
+
 /// What is remembered within a turn, and from one to the next.
 #[derive(Default)]
 struct Turn {
@@ -464,6 +467,9 @@ impl Worker {
         }
         if !self.groups.contains_key(&id) {
             return self.reply(id, origin, Reply::Refused(self.not_here(id)));
+        }
+        if matches!(request, Request::Pack { known: false, .. }) && self.cluster.settings.feature_level < UPDATES {
+            return self.reply(id, origin, Reply::Refused(Refusal::FeatureLevel));
         }
         if let Some(why) = self.refuses_growth(id, &request) {
             return self.reply(id, origin, Reply::Refused(Refusal::Full(why)));

@@ -15,6 +15,8 @@ use crate::settings::ClusterSettings;
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct WorkerSettings {
+    /// What nodes may write.
+    pub feature_level: u32,
     /// Of each group; the tuning of a group goes on from there.
     pub group: Settings,
     pub tuning: TuningSettings,
@@ -32,6 +34,7 @@ impl WorkerSettings {
     /// From the cluster's, as the directory has told them, or from the defaults.
     pub fn of(settings: &ClusterSettings, is_told: bool) -> WorkerSettings {
         WorkerSettings {
+            feature_level: settings.feature_level,
             group: group_settings(settings),
             tuning: TuningSettings { is_on: settings.auto_tuning, limits: tuning_limits(settings) },
             executing: ExecutorSettings {

@@ -15,6 +15,7 @@ pub fn outcome(reply: &Reply) -> Outcome {
         Reply::Refused(Refusal::WrongPartition) => Outcome::WrongPartition,
         Reply::Refused(Refusal::SessionExpired) => Outcome::SessionExpired,
         Reply::Refused(Refusal::Full(_)) => Outcome::Full,
+        Reply::Refused(Refusal::FeatureLevel) => Outcome::Error,
         Reply::Aborted { .. } => Outcome::Busy,
         Reply::QueryPlan(_) | Reply::Completed { .. } | Reply::Directory(_) => Outcome::Ok,
         Reply::Pack(_) | Reply::Opened(_) => Outcome::Ok,

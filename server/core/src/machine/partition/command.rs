@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use coppice_btree::{LoadError, OpResult, Tree, Undo};
+use coppice_btree::{LoadError, OpResult, Tree, Undo, UpdateOutcome};
 use coppice_client::wire::reply::PackReply;
 use coppice_client::wire::{Command, CommandRefusal, Position};
 use coppice_ordering::Instance;
@@ -35,6 +35,11 @@ pub(super) fn repeat(
     true
 }
 
+/// Whether a guard holds.
+fn is_done(result: &OpResult) -> bool {
+    matches!(result, OpResult::Update { outcome: UpdateOutcome::Done, .. })
+}
+
 /// Bytes of the value in a result.
 pub(super) fn value_bytes(result: &OpResult) -> usize {
     result.value().map_or(0, |value| value.len())
@@ -48,7 +53,7 @@ pub(super) fn take_ready(ready: &mut slice::Iter<'_, OpResult>, command: &Comman
             *ready = rest.iter();
             reply.many(mine.iter());
         }
-        // Packs with a bulk load are never gathered.
+        // Packs with a bulk load or guards are never gathered.
         Command::Op(_) | Command::Load(_) => {
             if let Some(result) = ready.next() {
                 reply.result(result);
@@ -69,7 +74,14 @@ pub(super) fn run(
         Command::Op(op) => reply.result(&tree.execute(*op, undo)),
         Command::Many(operations) => {
             many.clear();
-            many.extend(operations.iter().map(|op| tree.execute(op, undo)));
+            for (at, op) in operations.iter().enumerate() {
+                let result = tree.execute(op, undo);
+                if at >= operations.guards() {
+                    many.push(result);
+                } else if !is_done(&result) && !mutant!(guard_ignored) {
+                    return reply.unmet(at as u64);
+                }
+            }
             reply.many(many.iter());
         }
         Command::Load(pairs) => match tree.load(pairs.iter(), undo) {

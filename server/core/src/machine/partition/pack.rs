@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::slice;
 
 use bytes::Bytes;
-use coppice_btree::{Op, OpResult};
+use coppice_btree::{Edit, Op, OpResult, Returns, Update};
 use coppice_client::wire::reply::{PackReply, REPLY_BYTES_MAX, RESULT_BYTES_MAX};
 use coppice_client::wire::{Command, CommandRefusal, Pack, SessionId, VALUE_BYTES_MAX};
 use coppice_ordering::{Commands, Instance};
@@ -38,17 +38,30 @@ const BYTES_PER_WORK: u64 = 256;
 /// Results of at least so many bytes are kept as a part of the answer, if they are most of its buffer.
 const SHARED_BYTES_MIN: usize = 64 << 10;
 
+/// Bytes that the commands of one batch may write beyond what they carry: copies of what they make longer, each kept
+/// until the batch is decided. What would pass it waits for another batch; what passes it alone is never executed.
+const WRITTEN_BYTES_MAX: usize = 16 << 20;
+
+/// The longest sum: a floating-point number written out.
+const SUM_BYTES_MAX: usize = 400;
+
 /// Work of finding repeated commands that one pack may cause; beyond, they are asked for again.
 const REPEAT_WORK_MAX: u64 = 16_384;
 
-/// What the packs of a batch may still answer with.
+/// What the packs of a batch may still answer with, and what they have written beyond what they carry.
 pub(super) struct Allowance {
     left: usize,
+    written: usize,
 }
 
 impl Allowance {
     fn new() -> Allowance {
-        Allowance { left: BATCH_ANSWER_BYTES_MAX }
+        Allowance { left: BATCH_ANSWER_BYTES_MAX, written: 0 }
+    }
+
+    /// Whether a command may write so many bytes beyond what it carries.
+    fn may_write(&self, bytes: usize) -> bool {
+        self.written.saturating_add(bytes) <= WRITTEN_BYTES_MAX || mutant!(answer_unbounded)
     }
 
     /// What `pack` may answer with in any case.
@@ -141,15 +154,15 @@ impl Partition {
         pack.commands().all(|(number, _)| Some(number) <= known)
     }
 
-    /// Takes the operations of a pack if every number in it is new, also beside the packs gathered before it, and none
-    /// of its commands loads in bulk.
+    /// Takes the operations of a pack if every number in it is new, also beside the packs gathered before it, and each
+    /// of its commands may run beside others.
     fn gather<'a>(&self, index: u32, pack: &Pack<'a>, gathered: &mut Gathered<'a>) -> bool {
         let Some(known) = self.sessions.known_upto(pack.session()).filter(|_| !self.is_closed()) else { return false };
         let mut last = gathered.known_upto.get(&pack.session()).map_or(known, |&gathered| gathered.max(known));
         let before = gathered.ops.len();
         for (number, command) in pack.commands() {
             // Numbers ascend inside a pack, so the first one decides.
-            if number <= last || matches!(command, Command::Load(_)) {
+            if number <= last || goes_alone(&command) {
                 gathered.ops.truncate(before);
                 return false;
             }
@@ -254,12 +267,22 @@ impl Partition {
                 }
             } else if let Some(ready) = ready.as_deref_mut() {
                 take_ready(ready, &command, &mut reply);
+            } else if goes_alone(&command) && !allowance.may_write(self.written_bytes_max(&command)) {
+                let never = self.written_bytes_max(&command) > WRITTEN_BYTES_MAX;
+                spent |= !never;
+                reply.refused(if never { CommandRefusal::TooLarge } else { CommandRefusal::Later });
+                continue;
             } else if room < usize::MAX && self.answer_bytes_max(&command) > room {
                 // Those behind it neither: their values are not even looked up.
                 spent = true;
                 reply.refused(CommandRefusal::Later);
                 continue;
             } else {
+                if goes_alone(&command) {
+                    let written = self.written_bytes_max(&command);
+                    mark.work += written as u64 / BYTES_PER_WORK;
+                    allowance.written = allowance.written.saturating_add(written);
+                }
                 mark.work += u64::from(command.work()) / 4 + 1;
                 run(&mut self.tree, &mut self.undo, &command, &mut reply, &mut scratch.many);
             }
@@ -294,21 +317,81 @@ impl Partition {
 
     /// Bytes that a command may answer with in the present state, or more.
     fn answer_bytes_max(&self, command: &Command<'_>) -> usize {
-        let present = |op: &Op<'_>| self.tree.get(op.key()).map_or(0, <[u8]>::len);
+        let present = |key: &[u8]| self.tree.get(key).map_or(0, <[u8]>::len);
         match command {
-            Command::Op(op) => present(op),
+            Command::Op(op) => {
+                let (bytes, answers) = bytes_and_answer(op);
+                if answers { present(op.key()).saturating_add(bytes) } else { 0 }
+            }
             Command::Many(operations) => {
-                // What an operation finds, one before it may have written.
-                let mut written = 0;
+                // What an operation finds, those before it may have written, or moved there.
+                let mut found = 0_usize;
                 let bytes = operations.iter().map(|op| {
-                    let bytes = present(&op).max(written);
-                    written = written.max(op.value().map_or(0, <[u8]>::len));
-                    bytes
+                    let (bytes, answers) = bytes_and_answer(&op);
+                    found = found.max(present(op.key())).saturating_add(bytes).min(VALUE_BYTES_MAX);
+                    if answers { found } else { 0 }
                 });
                 bytes.fold(0, usize::saturating_add).min(RESULT_BYTES_MAX)
             }
             Command::Load(_) => 0,
         }
+    }
+
+    /// Bytes that a command may write beyond what it carries, or more: copies of values that it makes longer, each of
+    /// which is kept until the command is decided.
+    fn written_bytes_max(&self, command: &Command<'_>) -> usize {
+        let present = |op: &Op<'_>| self.tree.get(op.key()).map_or(0, <[u8]>::len);
+        match command {
+            Command::Op(op) => written(op).map_or(0, |more| present(op).saturating_add(more).min(VALUE_BYTES_MAX)),
+            Command::Many(operations) => {
+                // How long the value of each key may be by then.
+                let mut lengths: BTreeMap<&[u8], usize> = BTreeMap::new();
+                let bytes = operations.iter().map(|op| {
+                    let before = lengths.get(op.key()).copied().unwrap_or_else(|| present(&op));
+                    let after = before.saturating_add(bytes_and_answer(&op).0).min(VALUE_BYTES_MAX);
+                    lengths.insert(op.other_key().unwrap_or(op.key()), after);
+                    if written(&op).is_some() { after } else { 0 }
+                });
+                bytes.fold(0, usize::saturating_add)
+            }
+            Command::Load(_) => 0,
+        }
+    }
+}
+
+/// Whether a command does not run beside others before they are answered: a bulk load; what runs or does not after a
+/// look at its guards; what may write more than it carries, and is bounded first.
+fn goes_alone(command: &Command<'_>) -> bool {
+    match command {
+        Command::Op(op) => written(op).is_some(),
+        Command::Many(operations) => operations.guards() > 0 || operations.iter().any(|op| written(&op).is_some()),
+        Command::Load(_) => true,
+    }
+}
+
+/// Bytes by which an operation may make a value longer, of any key; and whether it answers a value.
+fn bytes_and_answer(op: &Op<'_>) -> (usize, bool) {
+    match op {
+        Op::Update { terms, .. } => {
+            let Some(update) = Update::read(terms) else { return (0, false) };
+            let bytes = match update.edit {
+                Edit::Set(value) => value.len(),
+                Edit::Add(_) | Edit::AddFloat(_) => SUM_BYTES_MAX,
+                edit => edit.grows_by().unwrap_or(0),
+            };
+            (bytes, update.returns != Returns::Nothing)
+        }
+        Op::Look { .. } | Op::Move { .. } => (0, false),
+        _ => (op.value().map_or(0, <[u8]>::len), true),
+    }
+}
+
+/// Bytes by which an operation may make a value longer than what it carries; `None`: not at all.
+#[inline]
+fn written(op: &Op<'_>) -> Option<usize> {
+    match op {
+        Op::Update { terms, .. } => Update::read(terms)?.edit.grows_by(),
+        _ => None,
     }
 }
 
