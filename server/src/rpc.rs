@@ -62,7 +62,12 @@ pub async fn ask(
         return Err(AskError::Unreachable { address: address.to_owned(), text: "cut off".into() });
     }
     let hello = shared.hello(Purpose::Question, to);
-    ask_as(shared, &hello, address, question, timeout).await
+    let mut excuse = None;
+    let answer = ask_as(shared, &hello, address, question, timeout, &mut excuse).await;
+    if let Some(node) = to {
+        shared.peers.set_excuse(node, excuse);
+    }
+    answer
 }
 
 /// Asks whoever serves the peer port `address`, of this cluster, of another one or of none: what forming a cluster and
@@ -74,15 +79,17 @@ pub async fn ask_anybody(
     timeout: Duration,
 ) -> Result<Answer, AskError> {
     let hello = shared.hello(Purpose::Forming, None);
-    ask_as(shared, &hello, address, question, timeout).await
+    ask_as(shared, &hello, address, question, timeout, &mut None).await
 }
 
+/// `excuse`: what the node says that does not let anybody ask.
 async fn ask_as(
     shared: &Shared,
     hello: &PeerHello,
     address: &str,
     question: &Question,
     timeout: Duration,
+    excuse: &mut Option<String>,
 ) -> Result<Answer, AskError> {
     let unreachable =
         |error: std::io::Error| AskError::Unreachable { address: address.to_owned(), text: error.to_string() };
@@ -95,6 +102,7 @@ async fn ask_as(
             Ok(_) => {}
             Err(HandshakeError::Io(error)) => return Err(broken(error)),
             Err(HandshakeError::Welcome(WelcomeError::Refused(text) | WelcomeError::Copy(text))) => {
+                *excuse = Some(text.clone());
                 return Err(refused(text));
             }
             Err(HandshakeError::Welcome(error @ WelcomeError::Unwanted(_))) => return Err(refused(error.to_string())),

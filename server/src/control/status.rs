@@ -143,7 +143,13 @@ fn status(control: &Control, local: bool) -> impl Future<Output = Status> + use<
         let identity = shared.own.identity().map(|identity| (identity.cluster, identity.node));
         let (cluster, own) = identity.map_or_else(Default::default, |(cluster, own)| (Some(cluster), own));
         let tickets = u32::try_from(shared.metrics.tickets_in_flight()).unwrap_or(u32::MAX);
-        let status = overview(&shared.cluster.map(), (cluster, own), &known, (settings.as_ref(), tickets));
+        let status = overview(
+            &shared.cluster.map(),
+            (cluster, own),
+            &known,
+            (settings.as_ref(), tickets),
+            &shared.peers.excuses(),
+        );
         shared.metrics.set_tolerated_failures(u32::try_from(status.tolerated_failures).ok());
         status
     }

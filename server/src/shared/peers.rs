@@ -17,6 +17,8 @@ pub struct Peers {
     full_nodes: Mutex<BTreeSet<NodeId>>,
     /// Whether there are any: asked for every write.
     any_full_node: AtomicBool,
+    /// Why the last question to them was refused before it was asked.
+    excuses: Mutex<BTreeMap<NodeId, String>>,
     /// Of the ways to them, made on purpose (`allow_faults`).
     faults: Mutex<BTreeMap<NodeId, LinkFault>>,
 }
@@ -34,6 +36,20 @@ impl Peers {
     pub fn heard_of(&self) -> Vec<(NodeId, LastHeard)> {
         let heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.iter().map(|(node, heard)| (*node, *heard)).collect()
+    }
+
+    /// A question to `node` was refused before it was asked, with these words; none: it was not refused.
+    pub fn set_excuse(&self, node: NodeId, text: Option<String>) {
+        let mut excuses = self.excuses.lock().unwrap_or_else(PoisonError::into_inner);
+        match text {
+            Some(text) => _ = excuses.insert(node, text),
+            None => _ = excuses.remove(&node),
+        }
+    }
+
+    /// What the nodes said that let nobody ask.
+    pub fn excuses(&self) -> BTreeMap<NodeId, String> {
+        self.excuses.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Another node says whether its disk is filled to the reserve, or its memory to the limit.

@@ -33,3 +33,16 @@ fn a_node_that_recovers_says_so_everywhere_and_ends_when_told() {
     assert!(cluster.log(0).contains("recovered: every replica here has executed its log"));
     eventually("it is ready", || cluster.page(0, "/readyz").starts_with("HTTP/1.1 200"));
 }
+
+#[test]
+fn the_other_nodes_tell_that_one_recovers() {
+    let mut cluster = Cluster::formed(3, "");
+    cluster.stop(2);
+    let mut command = cluster.command(2);
+    command.env("COPPICE_FAILPOINTS", "recovery.log=delay(600000)");
+    let _recovering = Running::start(command);
+    eventually("the others know why it does not answer", || {
+        let said = cluster.run_at(0, &["status"]);
+        said.code == 1 && said.out.contains("n3 does not answer yet: recovering: reading the log, 0 %")
+    });
+}

@@ -10,12 +10,13 @@ use crate::majority::{is_majority, voters_up};
 use crate::settings::ClusterSettings;
 
 /// What node `own` shows, which has heard these nodes, itself included. `settings`: those of the cluster;
-/// none: `own` has asked nobody else.
+/// none: `own` has asked nobody else. `excuses`: what nodes said that let nobody ask.
 pub fn overview(
     map: &PartitionMap,
     (cluster, own): (Option<ClusterId>, NodeId),
     known: &BTreeMap<NodeId, LocalStatus>,
     (settings, tickets_in_flight): (Option<&ClusterSettings>, u32),
+    excuses: &BTreeMap<NodeId, String>,
 ) -> Status {
     let members = map.nodes.iter().filter(|info| info.state != NodeState::Removed);
     let nodes = members.map(|info| match known.get(&info.id) {
@@ -32,6 +33,8 @@ pub fn overview(
     for (node, local) in known.iter().filter(|(node, _)| **node != own) {
         warnings.extend(local.warnings.iter().map(|text| format!("{node}: {text}")));
     }
+    let silent = excuses.iter().filter(|(node, _)| !known.contains_key(node));
+    warnings.extend(silent.map(|(node, text)| format!("{node} does not answer yet: {text}")));
     let replicas = settings.map(|settings| settings.replicas);
     if let Some(replicas) = replicas {
         let still = ReplicaCounts::of(map, replicas as usize, known).sentences();
@@ -134,11 +137,20 @@ mod tests {
         };
         let known: BTreeMap<_, _> = (1..=4).map(says).collect();
         let settings = ClusterSettings { replicas: 5, ..ClusterSettings::default() };
-        let seen_by = |n| overview(&map, (None, NodeId(n)), &known, (Some(&settings), 0));
+        let seen_by = |n| overview(&map, (None, NodeId(n)), &known, (Some(&settings), 0), &BTreeMap::new());
         let status = seen_by(1);
         assert_eq!((status.replicas, status.removed, status.nodes.len()), (5, false, 3));
         assert_eq!(status.partitions[0].refuses.as_deref(), Some("n2 is full"), "followers refuse nobody");
         assert!(seen_by(4).removed);
+    }
+
+    #[test]
+    fn why_a_node_does_not_answer_is_told_if_it_says_so() {
+        let known = BTreeMap::from([(NodeId(1), LocalStatus::default())]);
+        let excuse = |node, text: &str| (NodeId(node), text.to_owned());
+        let excuses = BTreeMap::from([excuse(1, "of before: it answers"), excuse(3, "recovering: its log, 40 %")]);
+        let status = overview(&PartitionMap::default(), (None, NodeId(1)), &known, (None, 0), &excuses);
+        assert_eq!(status.warnings, ["n3 does not answer yet: recovering: its log, 40 %"]);
     }
 
     #[test]
