@@ -9,19 +9,23 @@
 //! | `/metrics` | OpenMetrics, or the text format of Prometheus, as `Accept` says |
 //! | `/status` | the json of `coppice status` |
 //! | `/config` | effective values as json; the closure leaves secrets out |
+//! | `/ui` | the page, whose files are part of the program |
+//! | `/ui/events` | what it shows: a server-sent event a second |
 //! | `/` | an index of these |
 //!
 //! It answers only under names of its own (`hosts`). While access control is on, whoever asks from beyond this machine
-//! shows a token (`Authorization: Bearer`): that of any user for metrics and status, that of an admin for the
-//! configuration. Health is for everybody.
+//! shows a token (`Authorization: Bearer`): that of any user for metrics, status and events, that of an
+//! admin for the configuration. Health and the page's files are for everybody.
 
 mod authorization;
 mod connections;
 mod hosts;
+mod live;
 mod negotiation;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -30,16 +34,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use axum::extract::{RawQuery, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use coppice_client::wire::NodeId;
 use coppice_core::access::Access;
+use coppice_core::status::live::ClusterLive;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::metrics;
+use crate::{metrics, page};
 
 /// How long a worker thread may stand still. A thread turns at least once a second, also when idle; five seconds are
 /// far beyond any step, checkpoint or election.
@@ -58,7 +64,15 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// A question to the node, answered in its own time.
 pub type Ask<T> = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = T> + Send>> + Send + Sync>;
 
-pub use hosts::Hosts;
+/// What the page shows: `after` are the moments of each node that are known. Or why there is nothing to show.
+pub type AskLive = Arc<
+    dyn Fn(BTreeMap<NodeId, u64>) -> Pin<Box<dyn Future<Output = Result<ClusterLive, Vec<String>>> + Send>>
+        + Send
+        + Sync,
+>;
+
+pub use connections::Bounded;
+pub use hosts::{Hosts, check as check_host};
 
 /// Everything that the endpoint may see of its node.
 #[derive(Clone)]
@@ -67,6 +81,10 @@ pub struct Admin {
     pub metrics: metrics::Node,
     /// The json of `coppice status`.
     pub status: Ask<Value>,
+    /// What the page shows.
+    pub live: AskLive,
+    /// Where the nodes of the cluster serve HTTP.
+    pub nodes: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Why the node is not ready, one sentence each; empty if it is.
     pub readiness: Ask<Vec<String>>,
     /// Effective configuration, with secrets only as `set`.
@@ -106,13 +124,14 @@ impl Server {
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new().name("admin-http".into()).spawn(move || {
             let turns = Mutex::new(Turns::new(admin.metrics.turns(), Instant::now()));
-            let shared = Arc::new(Shared { admin, turns });
+            let shared = Arc::new(Shared { admin, turns, pages: live::Pages::default() });
             let router = authorization::with_peers(router(&shared));
             let serve = axum::serve(connections::Bounded::new(listener), router).into_future();
             runtime.block_on(async {
                 tokio::select! {
                     _ = serve => {}
                     () = watch(&shared) => {}
+                    () = shared.pages.feed(&shared) => {}
                     _ = stopped => {}
                 }
             });
@@ -141,6 +160,7 @@ impl Drop for Server {
 struct Shared {
     admin: Admin,
     turns: Mutex<Turns>,
+    pages: live::Pages,
 }
 
 /// Sees for ever whether the threads turn.
@@ -161,6 +181,9 @@ fn router(shared: &Arc<Shared>) -> Router {
         .route("/metrics", get(render_metrics))
         .route("/status", get(status))
         .route("/config", get(config))
+        .route(page::PATH, get(document))
+        .route("/ui/{file}", get(file))
+        .route(page::EVENTS, get(live::events).options(live::events))
         .fallback(not_found)
         .layer(axum::middleware::from_fn_with_state(access, authorization::check))
         .with_state(Arc::clone(shared))
@@ -176,11 +199,20 @@ const INDEX: &str = concat!(
 /metrics  OpenMetrics or Prometheus text, as Accept says
 /status   the json of `coppice status`
 /config   effective configuration
+/ui       the page: the cluster as it runs, in a browser
 "
 );
 
 async fn index() -> &'static str {
     INDEX
+}
+
+async fn document(State(shared): State<Arc<Shared>>) -> Response {
+    page::document(page::Role::Node, &(shared.admin.nodes)())
+}
+
+async fn file(Path(name): Path<String>) -> Response {
+    page::file(&name)
 }
 
 async fn not_found() -> Response {

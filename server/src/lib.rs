@@ -24,6 +24,7 @@ pub mod messages;
 pub mod metrics;
 pub mod net;
 pub mod node;
+pub mod page;
 mod process;
 pub mod program;
 pub mod random;

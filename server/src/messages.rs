@@ -1,5 +1,6 @@
 //! What other threads tell the control thread.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coppice_client::wire::{AdminReply, AdminRequest, NodeId, Status, StatusGet};
@@ -7,6 +8,7 @@ use coppice_core::worker::Report;
 use tokio::sync::oneshot;
 
 use coppice_core::question::{Answer, Asker, Question};
+use coppice_core::status::live::ClusterLive;
 
 /// A message to the control thread.
 pub enum ToControl {
@@ -17,6 +19,13 @@ pub enum ToControl {
         get: StatusGet,
         /// Where to.
         reply: oneshot::Sender<Arc<Status>>,
+    },
+    /// A page is open.
+    Live {
+        /// The moments of each node that it has.
+        after: BTreeMap<NodeId, u64>,
+        /// Where to.
+        reply: oneshot::Sender<ClusterLive>,
     },
     /// Why this node is not ready for clients; nothing: it is.
     Readiness(oneshot::Sender<Vec<String>>),

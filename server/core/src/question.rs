@@ -12,6 +12,7 @@ use crate::bounds;
 use crate::handshake::{self, Presence, Purpose};
 use crate::machine::directory::{DirectoryCommand, DirectoryReply};
 use crate::status::LocalStatus;
+use crate::status::live::LiveReport;
 
 /// A question of one node to another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -61,7 +62,13 @@ pub enum Question {
     /// Can you write what this feature level brings? If it is to be noted, your directory is for programs that know
     /// the level from then on.
     FeatureLevel { level: u32, note: bool },
+    /// What you know of yourself, and your moments after that one: for the page. Nodes below [`LIVE_LEVEL`] cannot read
+    /// it.
+    Live { after: u64 },
 }
+
+/// The feature level of a cluster in which every node answers [`Question::Live`].
+pub const LIVE_LEVEL: u32 = 2;
 
 /// Most replicas of the directory in an [`Assignment`]: more than a group has voters.
 const DIRECTORY_MAX: usize = 64;
@@ -118,7 +125,9 @@ impl Asker {
                 (Some(_), _) => Ok(()),
                 (None, _) => no("you belong to no cluster"),
             },
-            (Purpose::Question, Question::Identify | Question::Map | Question::Status) => Ok(()),
+            (Purpose::Question, Question::Identify | Question::Map | Question::Status | Question::Live { .. }) => {
+                Ok(())
+            }
             (Purpose::Question, Question::Adopt { map: newer, .. }) => {
                 let (Some(from), Some(own)) = (self.from, own) else { return no("you belong to no cluster") };
                 if newer.cluster != own.cluster && !mutant!(foreign_map_believed) {
@@ -213,6 +222,8 @@ pub enum Answer {
     Median(Option<Vec<u8>>),
     /// To `Transfer`: another node leads, or none.
     NotLeader,
+    /// To `Live`.
+    Live(Box<LiveReport>),
 }
 
 #[cfg(test)]
@@ -286,7 +297,7 @@ mod tests {
         assert!(!may(Purpose::Question, Some(presence(OURS, 2)), &absurd), "beyond its bounds");
         let level = Question::Admin(AdminRequest::LogLevel { spec: "debug".into() });
         assert!(!may(Purpose::Question, Some(presence(OURS, 2)), &level), "a client's verb");
-        for question in [Question::Map, Question::Status, Question::Identify] {
+        for question in [Question::Map, Question::Status, Question::Identify, Question::Live { after: 0 }] {
             assert!(may(Purpose::Question, Some(presence(OURS, 7)), &question), "{question:?}");
         }
     }

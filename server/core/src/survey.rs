@@ -9,6 +9,7 @@ use coppice_ordering::Time;
 
 use crate::question::Answer;
 use crate::status::LocalStatus;
+use crate::status::live::LiveReport;
 
 /// The nodes of the cluster. Who was removed is none.
 pub fn members(map: &PartitionMap) -> impl Iterator<Item = NodeId> {
@@ -53,6 +54,14 @@ pub fn status(node: NodeId, answer: Answer) -> Option<LocalStatus> {
     match answer {
         Answer::Status(status) if status.node.id == node => Some(*status),
         _ => None,
+    }
+}
+
+/// The same with what the page shows of it; of a node that cannot tell that, its status.
+pub fn live(node: NodeId, answer: Answer) -> Option<LiveReport> {
+    match answer {
+        Answer::Live(live) if live.status.node.id == node => Some(*live),
+        answer => status(node, answer).map(LiveReport::of_status),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::connect_info::{Connected, IntoMakeServiceWithConnectInfo};
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
@@ -15,10 +15,11 @@ use coppice_client::wire::Role;
 use coppice_core::access::{Access, Credentials};
 
 use super::connections::Bounded;
+use crate::page;
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(SocketAddr);
+pub(super) struct Peer(pub SocketAddr);
 
 impl Connected<IncomingStream<'_, Bounded>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Bounded>) -> Peer {
@@ -42,7 +43,10 @@ pub(super) async fn check(
     next: Next,
 ) -> Response {
     let authorization = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    match lacking(&users(), peer, request.uri().path(), authorization) {
+    // A browser asks without a token whether it may ask with one.
+    let asks_whether = request.method() == Method::OPTIONS && request.uri().path() == page::EVENTS;
+    let lacks = lacking(&users(), peer, request.uri().path(), authorization).filter(|_| !asks_whether);
+    match lacks {
         None => next.run(request).await,
         Some((code, text)) => {
             let (from, port, code_number) = (peer.ip(), peer.port(), code.as_u16());
@@ -59,7 +63,7 @@ fn lacking(
     path: &str,
     authorization: Option<&str>,
 ) -> Option<(StatusCode, &'static str)> {
-    let of_everybody = matches!(path, "/" | "/livez" | "/readyz");
+    let of_everybody = matches!(path, "/" | "/livez" | "/readyz") || page::is_file(path);
     if of_everybody || peer.ip().to_canonical().is_loopback() || !access.is_on() {
         return None;
     }
@@ -68,7 +72,7 @@ fn lacking(
     let credentials = Credentials { token: token.as_ref().map(Token::hash), certificate: None };
     match access.rights(&credentials) {
         Err(_) => Some((StatusCode::UNAUTHORIZED, "the token of a user is needed: Authorization: Bearer TOKEN\n")),
-        Ok(rights) if matches!(path, "/metrics" | "/status") || rights.all_keys(Role::Admin) => None,
+        Ok(rights) if matches!(path, "/metrics" | "/status" | page::EVENTS) || rights.all_keys(Role::Admin) => None,
         Ok(_) => Some((StatusCode::FORBIDDEN, "role admin for all keys is needed\n")),
     }
 }
@@ -101,6 +105,10 @@ mod tests {
             ("/", 200, 200),
             ("/metrics", 401, 200),
             ("/status", 401, 200),
+            ("/ui", 200, 200),
+            ("/ui/page.js", 200, 200),
+            ("/ui/events", 401, 200),
+            ("/ui/nothing", 401, 403),
             ("/config", 401, 403),
             ("/x", 401, 403),
         ] {

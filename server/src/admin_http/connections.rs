@@ -25,13 +25,14 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 
 /// A listener that holds back while [`CONNECTIONS_MAX`] connections are open.
-pub(super) struct Bounded {
+pub struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
 }
 
 impl Bounded {
-    pub(super) fn new(listener: TcpListener) -> Self {
+    /// Over a listener.
+    pub fn new(listener: TcpListener) -> Self {
         Self { listener, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) }
     }
 }
@@ -54,7 +55,7 @@ impl Listener for Bounded {
 }
 
 /// One connection; it gives its place back when dropped.
-pub(super) struct Connection {
+pub struct Connection {
     stream: TcpStream,
     /// It is closed then, if nothing can be read or written.
     end: Pin<Box<Sleep>>,

@@ -31,7 +31,7 @@ impl Hosts {
 }
 
 /// Passes on what is meant for this node.
-pub(super) async fn check(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+pub async fn check(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST);
     let named = host.map(|host| host.to_str().unwrap_or_default()).or_else(|| request.uri().host());
     if hosts.allow(named) {

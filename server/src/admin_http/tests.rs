@@ -9,6 +9,8 @@ fn admin(reasons: &'static [&'static str]) -> Admin {
     Admin {
         metrics: metrics::Node::new(2),
         status: ask(|| json!({ "v": 1, "healthy": true })),
+        live: Arc::new(|_| Box::pin(async { Ok(ClusterLive::default()) })),
+        nodes: Arc::new(|| vec!["127.0.0.1:7403".to_owned(), "n2.example:7403".to_owned()]),
         readiness: ask(move || reasons.iter().map(|reason| (*reason).to_owned()).collect()),
         config: ask(|| json!({ "v": 1, "tls.key": "set" })),
         hosts: Hosts::new(["test"]),
@@ -46,7 +48,7 @@ fn every_path_of_the_index_answers() {
     assert_eq!(code, 200);
     assert!(index.starts_with(concat!("coppice ", env!("CARGO_PKG_VERSION"))));
     let paths: Vec<&str> = index.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(paths, ["/livez", "/readyz", "/metrics", "/status", "/config"]);
+    assert_eq!(paths, ["/livez", "/readyz", "/metrics", "/status", "/config", "/ui"]);
     for path in paths {
         assert_eq!(fetch(&server, path).0, 200, "{path}");
     }
@@ -208,4 +210,72 @@ fn a_thread_that_stands_still_is_found_and_one_that_turns_is_not() {
     assert_eq!(turns.stalled(&[5, 6], at(5)), [0]);
     assert_eq!(turns.stalled(&[5, 6], at(9)), [0, 1]);
     assert!(turns.stalled(&[6, 7], at(60)).is_empty());
+}
+
+#[test]
+fn the_page_and_its_events_are_served() {
+    let server = serve(admin(&[]));
+    let (code, head, body) = fetch(&server, "/ui");
+    assert_eq!(code, 200);
+    assert!(head.contains("connect-src 'self' http://127.0.0.1:7403 http://n2.example:7403;"), "{head}");
+    assert!(body.contains("data-role=\"node\" data-nodes=\"127.0.0.1:7403 n2.example:7403\""), "{body}");
+    assert!(fetch(&server, "/ui/page.js").1.contains("content-type: text/javascript"));
+    assert_eq!(fetch(&server, "/ui/nothing.js").0, 404);
+    // Two events, a second apart; then the page is closed.
+    let mut stream = TcpStream::connect(server.address()).expect("connect");
+    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("set a timeout");
+    stream.write_all(b"GET /ui/events HTTP/1.1\r\nhost: test\r\n\r\n").expect("send");
+    let (mut told, mut buffer) = (String::new(), [0; 4096]);
+    while told.matches("data: {").count() < 2 {
+        let count = stream.read(&mut buffer).expect("an event");
+        assert!(count > 0, "{told}");
+        told.push_str(std::str::from_utf8(&buffer[..count]).expect("text"));
+    }
+    assert!(told.contains("content-type: text/event-stream\r\n"), "{told}");
+}
+
+#[test]
+fn a_page_of_another_site_reads_no_events_and_nodes_may() {
+    let server = serve(admin(&[]));
+    let ask = |method: &str, origin: &str| {
+        let lines = format!("host: test\r\norigin: {origin}\r\nconnection: close\r\n\r\n");
+        exchange(&server, &format!("{method} /ui/events HTTP/1.1\r\n{lines}"))
+    };
+    for method in ["GET", "OPTIONS"] {
+        let answer = ask(method, "http://example.com");
+        assert!(answer.starts_with("HTTP/1.1 403 ") && !answer.contains("access-control-allow-origin"), "{answer}");
+    }
+    let answer = ask("OPTIONS", "http://n2.example:7403");
+    assert!(answer.starts_with("HTTP/1.1 204 "), "{answer}");
+    for line in [
+        "access-control-allow-origin: http://n2.example:7403\r\n",
+        "access-control-allow-methods: GET\r\n",
+        "access-control-allow-headers: authorization\r\n",
+        "vary: Origin\r\n",
+    ] {
+        assert!(answer.contains(line), "{line} {answer}");
+    }
+    // No other path is for pages from elsewhere.
+    assert!(
+        !exchange(
+            &server,
+            "GET /status HTTP/1.1\r\nhost: test\r\norigin: http://n2.example:7403\r\nconnection: close\r\n\r\n"
+        )
+        .contains("access-control")
+    );
+}
+
+#[test]
+fn a_node_that_has_nothing_to_show_says_why() {
+    let live: AskLive = Arc::new(|_| Box::pin(async { Err(vec!["recovering: reading the log, 40 %".to_owned()]) }));
+    let server = serve(Admin { live, ..admin(&[]) });
+    let mut stream = TcpStream::connect(server.address()).expect("connect");
+    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("set a timeout");
+    stream.write_all(b"GET /ui/events HTTP/1.1\r\nhost: test\r\n\r\n").expect("send");
+    let (mut told, mut buffer) = (String::new(), [0; 4096]);
+    while !told.contains("recovering: reading the log, 40 %") {
+        let count = stream.read(&mut buffer).expect("an event");
+        assert!(count > 0, "{told}");
+        told.push_str(std::str::from_utf8(&buffer[..count]).expect("text"));
+    }
 }

@@ -152,6 +152,7 @@ impl Control {
             Question::Assign(assignment) => _ = reply.send(super::bootstrap::assign(self, &assignment)),
             Question::Map => _ = reply.send(self.newest()),
             Question::Status => super::status::answer_local_status(self, reply),
+            Question::Live { after } => super::live::answer_live_report(self, after, reply),
             Question::Adopt { map, settings, users } => {
                 self.adopt(map, settings, users);
                 _ = reply.send(Answer::Done);

@@ -14,6 +14,7 @@ mod groups;
 mod handle;
 mod leader_transfer;
 mod listeners;
+mod live;
 mod majority;
 mod outbox;
 mod raise;
@@ -51,7 +52,7 @@ use crate::checkpoint::background::Checkpointer;
 use crate::datadir::DataDir;
 use crate::log::{LogWriter, Space};
 use crate::messages::ToControl;
-use crate::metrics::Warning;
+use crate::metrics::{History, Warning};
 use crate::shared::RecoveryStep;
 use crate::start_error::{StartError, StorageError};
 
@@ -112,6 +113,8 @@ pub struct Control {
     announcement: Announcement,
     started: Instant,
     rates: Rates,
+    /// The last minutes, for the page.
+    history: History,
     certificates: certificates::Retirement,
     surveys: Schedule,
     questions: Questions,
@@ -134,6 +137,7 @@ impl Control {
             announcement: Announcement { addresses, task: None },
             started,
             rates: Rates::default(),
+            history: History::default(),
             certificates: certificates::Retirement::default(),
             surveys: Schedule::default(),
             questions: Questions::default(),
@@ -249,6 +253,7 @@ impl Control {
         match message {
             ToControl::Report(report) => self.tell(controller::Input::Report(report)),
             ToControl::Status { get, reply } => status::answer_status(self, get, reply),
+            ToControl::Live { after, reply } => live::answer_live(self, after, reply),
             ToControl::Readiness(reply) => status::answer_readiness(self, reply),
             ToControl::Admin { request, by, reply } => majority::answer_operator(self, by, *request, reply),
             ToControl::Question { asker, question, reply } => self.answer_question(*asker, *question, reply),
@@ -277,6 +282,7 @@ impl Control {
         self.rates.retain(|group| self.controller.replicas().running().contains_key(&group));
         status::sample_rates(self);
         self.publish_node();
+        self.history.note(Instant::now(), &self.shared.metrics, crate::process::resident_bytes);
         self.check_memory();
         self.certificates.check(&self.shared, &self.outbox);
         snapshots::tell_storage(self);

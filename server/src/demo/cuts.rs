@@ -32,6 +32,15 @@ impl Cuts {
         self.sides.is_empty() && self.delays.is_empty()
     }
 
+    /// As they were said.
+    pub fn said(&self) -> Vec<String> {
+        let sides = self.sides.iter().map(|side| side.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
+        let cut = Some(sides.collect::<Vec<_>>().join("|")).filter(|sides| !sides.is_empty());
+        let cut = cut.map(|sides| format!("cut {sides}"));
+        let slow = self.delays.iter().map(|(node, delay)| format!("slow {node} {}", show_time(*delay)));
+        cut.into_iter().chain(slow).collect()
+    }
+
     /// What `node` does to its messages to each of the others.
     fn of(&self, node: u32, count: u32) -> Vec<LinkFault> {
         let side = |node: u32| self.sides.iter().position(|side| side.contains(&node));

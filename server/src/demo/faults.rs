@@ -2,19 +2,22 @@
 
 use std::fmt::Write as _;
 use std::io;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use coppice_client::Admin;
 use coppice_client::wire::{NodeId, Status};
 use coppice_core::status::{Health, is_near, sentence};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
 
 use super::availability_probe::AvailabilityProbe;
 use super::completion::{Names, NodeState};
 use super::cuts::Cuts;
 use super::measure::Kind;
 use super::nodes::{Nodes, Progress};
-use super::prompt::Until;
+use super::page::Shown;
+use super::prompt::{PromptCommand, Until};
 use crate::status_view::milliseconds;
 
 /// An election takes a second at most; after this a gap is reported as open.
@@ -38,7 +41,15 @@ pub struct Faults {
     pub endpoints: String,
     /// What is cut or slow.
     pub cuts: Cuts,
+    /// What the page shows of all this.
+    pub shown: Shown,
+    /// Ends the load that the page began.
+    pub page_load: Option<oneshot::Sender<()>>,
 }
+
+/// Load that a page begins: enough to see everything move, and to leave room to look at it.
+const PAGE_LOAD: [&str; 9] =
+    ["run", "--workload", "mixed", "--clients", "16", "--cross-percent", "5", "--duration", "1h"];
 
 /// A sentence for the person at the prompt: why something was not done.
 pub type Refused = String;
@@ -65,12 +76,7 @@ impl Faults {
             let (p50, p99) = (milliseconds(us(recent.p50)), milliseconds(us(recent.p99)));
             let _ = write!(line, " | pulse {} op/s, p50 {p50}, p99 {p99}", recent.per_second);
         }
-        let state = |number| match (self.nodes.is_paused(number), self.nodes.lives(number)) {
-            (true, _) => NodeState::Paused,
-            (_, true) => NodeState::Up,
-            _ => NodeState::Down,
-        };
-        let nodes = (1..=self.nodes.count()).map(|number| (number, state(number))).collect();
+        let nodes = (1..=self.nodes.count()).map(|number| (number, self.state(number))).collect();
         // Nobody tells: those that there were.
         let known = || [0].into_iter().chain(self.partitions.iter().copied()).collect();
         let partitions = status.map_or_else(known, |status| status.partitions.iter().map(|p| p.id.0).collect());
@@ -209,6 +215,47 @@ impl Faults {
     /// # Errors
     /// It is not there, or fails.
     pub async fn load(&mut self, arguments: &[String]) -> Result<Vec<String>, Refused> {
+        let run = ["run".to_owned()];
+        let mut child = self.start_load(if arguments.is_empty() { &run } else { arguments }, Stdio::inherit)?;
+        let status = child.wait().await.map_err(|error| error.to_string())?;
+        if status.success() { Ok(Vec::new()) } else { Err(format!("coppice-load ended with {status}")) }
+    }
+
+    /// Begins load in the background, or ends it.
+    ///
+    /// # Errors
+    /// The load generator is not there, or it is as wanted already.
+    pub fn load_of_page(&mut self, on: bool) -> Result<Vec<String>, Refused> {
+        let runs = self.page_load.as_ref().is_some_and(|stop| !stop.is_closed());
+        match (on, runs) {
+            (true, true) => Err("load runs already".to_owned()),
+            (false, false) => Err("no load of the page runs".to_owned()),
+            (false, true) => {
+                self.page_load = None;
+                Ok(vec!["load ends".to_owned()])
+            }
+            (true, false) => {
+                let mut child = self.start_load(&PAGE_LOAD.map(str::to_owned), Stdio::null)?;
+                let (stop, mut stopped) = oneshot::channel();
+                self.page_load = Some(stop);
+                let shown = self.shown.clone();
+                shown.change(|view| view.load = true);
+                crate::task::spawn(async move {
+                    let ended = tokio::select! {
+                        _ = child.wait() => true,
+                        _ = &mut stopped => false,
+                    };
+                    if !ended {
+                        _ = child.kill().await;
+                    }
+                    shown.change(|view| view.load = false);
+                });
+                Ok(vec![format!("coppice-load {}", PAGE_LOAD.join(" "))])
+            }
+        }
+    }
+
+    fn start_load(&mut self, arguments: &[String], output: fn() -> Stdio) -> Result<Child, Refused> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("coppice-load");
         if !program.exists() {
             let profile = if cfg!(debug_assertions) { "" } else { " --release" };
@@ -216,18 +263,51 @@ impl Faults {
             return Err(format!("there is no {path} (try: cargo build{profile} --bin coppice-load)"));
         }
         let mut command = Command::new(program);
-        let arguments = if arguments.is_empty() { &["run".to_owned()] } else { arguments };
         // Its own process group: Ctrl-C reaches the demo alone, which ends it.
         command.args(arguments).env("COPPICE_ENDPOINTS", &self.endpoints).process_group(0).kill_on_drop(true);
+        command.stdout(output()).stderr(output());
         for (name, file) in super::certs::of_client(self.nodes.certs()) {
             command.env(format!("COPPICE_{}", name.replace('-', "_").to_ascii_uppercase()), file);
         }
-        let mut child = command.spawn().map_err(|error: io::Error| error.to_string())?;
+        let child = command.spawn().map_err(|error: io::Error| error.to_string())?;
         if let Some(pid) = child.id() {
             self.nodes.guard(pid).map_err(|error| error.to_string())?;
         }
-        let status = child.wait().await.map_err(|error| error.to_string())?;
-        if status.success() { Ok(Vec::new()) } else { Err(format!("coppice-load ended with {status}")) }
+        Ok(child)
+    }
+
+    /// Carries out what a page may order too; none: it is something else.
+    pub async fn carry_out(&mut self, command: &PromptCommand) -> Option<Result<Vec<String>, Refused>> {
+        let done = match command {
+            PromptCommand::Kill(node) => self.kill(*node).await,
+            PromptCommand::Pause(node) => self.pause(*node).await,
+            PromptCommand::Resume(node) => self.resume(*node).await,
+            PromptCommand::Restart(node) => self.restart(*node).await,
+            PromptCommand::Cut(sides) => self.cut(sides).await,
+            PromptCommand::Slow(node, delay) => self.slow(*node, *delay).await,
+            PromptCommand::Heal => self.heal().await,
+            _ => return None,
+        };
+        Some(done)
+    }
+
+    /// Tells the page what is carried out now, and how the nodes are.
+    pub fn show(&self, running: Option<String>) {
+        let nodes = (1..=self.nodes.count()).map(|number| match self.state(number) {
+            NodeState::Up => "up",
+            NodeState::Paused => "paused",
+            NodeState::Down => "down",
+        });
+        let (nodes, faults) = (nodes.collect(), self.cuts.said());
+        self.shown.change(|view| (view.nodes, view.faults, view.running) = (nodes, faults, running));
+    }
+
+    fn state(&self, number: u32) -> NodeState {
+        match (self.nodes.is_paused(number), self.nodes.lives(number)) {
+            (true, _) => NodeState::Paused,
+            (_, true) => NodeState::Up,
+            _ => NodeState::Down,
+        }
     }
 
     pub(super) fn known(&self, number: u32) -> Result<(), Refused> {

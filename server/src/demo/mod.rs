@@ -12,6 +12,7 @@ mod home;
 mod line_editor;
 mod measure;
 mod nodes;
+mod page;
 mod ports;
 mod prompt;
 pub mod reaper;

@@ -1,6 +1,7 @@
 //! A demo from its first line to its last.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use super::cuts::Cuts;
 use super::faults::{Faults, Refused, lows};
 use super::home::Home;
 use super::nodes::{Death, Nodes, Progress};
+use super::page::{self, Order, Page, Wanted};
 use super::prompt::{self, PromptCommand};
 use super::split_keys::split_keys;
 use super::start::{Started, start};
@@ -88,7 +90,17 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
             return Ok(Err(failure));
         }
     };
-    for line in opening(&nodes, &home, lows.len(), since, other_ports.then_some(endpoints.as_str())) {
+    let admin_ports = (1..=nodes.count()).map(|number| format!("127.0.0.1:{}", nodes.ports(number).admin));
+    let page = match page::serve(admin_ports.collect()).await {
+        Ok(page) => page,
+        Err(error) => {
+            clear_up(nodes, &home).await;
+            let context = errors::Context::of_demo(&endpoints, FORM_TIMEOUT);
+            return Ok(Err(context.failure("listen", format!("demo: the page has no port: {error}"))));
+        }
+    };
+    let said = (since, page.address, other_ports.then_some(endpoints.as_str()));
+    for line in opening(&nodes, &home, lows.len(), said) {
         terminal.line(&line)?;
     }
     for number in lost {
@@ -98,12 +110,18 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
     let client = Client::start(endpoints.split(','), certs::config(nodes.certs()));
     let pulse = AvailabilityProbe::start(&client, &lows);
     let partitions = lows.iter().map(|(id, _)| *id).collect();
-    let mut faults = Faults { nodes, admin, pulse, partitions, endpoints, cuts: Cuts::default() };
+    let (cuts, page_load, Page { shown, orders, .. }) = (Cuts::default(), None, page);
+    let mut faults = Faults { nodes, admin, pulse, partitions, endpoints, cuts, shown, page_load };
+    faults.show(None);
     let exit = match script {
-        Some(script) => run_script(&mut faults, script, &mut terminal, &mut end).await,
+        Some(script) => {
+            crate::task::spawn(refuse_orders(orders));
+            run_script(&mut faults, script, &mut terminal, &mut end).await
+        }
         None => {
             let history = (!args.no_prompt).then(|| home.path.join(HISTORY));
-            run_prompt(&mut faults, (&verbs, history.as_deref()), &mut terminal, &mut end, &mut deaths).await
+            let from = (&mut deaths, orders);
+            run_prompt(&mut faults, (&verbs, history.as_deref()), &mut terminal, &mut end, from).await
         }
     };
     let Faults { nodes, pulse, .. } = faults;
@@ -179,7 +197,12 @@ async fn exists(admin: &Admin) -> bool {
 }
 
 /// The lines that a demo begins with.
-fn opening(nodes: &Nodes, home: &Home, partitions: usize, since: Instant, export: Option<&str>) -> Vec<String> {
+fn opening(
+    nodes: &Nodes,
+    home: &Home,
+    partitions: usize,
+    (since, page, export): (Instant, SocketAddr, Option<&str>),
+) -> Vec<String> {
     let (count, version) = (nodes.count(), env!("CARGO_PKG_VERSION"));
     let replicas = replicas(count);
     let plural = |n: usize, word: &str| if n == 1 { format!("1 {word}") } else { format!("{n} {word}s") };
@@ -200,7 +223,7 @@ fn opening(nodes: &Nodes, home: &Home, partitions: usize, since: Instant, export
     };
     let memory =
         if home.in_memory { "; the file system is in memory: data survives kills, not power cuts" } else { "" };
-    lines.push(format!("ready in {} ms; {place}{memory}", since.elapsed().as_millis()));
+    lines.push(format!("ready in {} ms; page http://{page}/ui; {place}{memory}", since.elapsed().as_millis()));
     if cfg!(debug_assertions) {
         lines.push("a debug build: to measure, run it with --release".to_owned());
     }
@@ -252,6 +275,7 @@ async fn run_script(
             outcome = carry_out(faults, &command, terminal) => outcome?,
             () = end.asked() => break,
         };
+        faults.show(None);
         exit = match outcome {
             Ok(exit) => exit,
             Err(sentence) => {
@@ -268,6 +292,15 @@ enum Event {
     Typed(Option<Typed>),
     Died(Death),
     Signal(Signal),
+    Order(Order),
+}
+
+/// A script leaves no room for orders.
+async fn refuse_orders(mut orders: mpsc::Receiver<Order>) {
+    while let Some(order) = orders.recv().await {
+        // The page may be gone.
+        _ = order.reply.send(Err("the demo carries out a script: it takes no orders".to_owned()));
+    }
 }
 
 async fn run_prompt(
@@ -275,7 +308,7 @@ async fn run_prompt(
     (verbs, history): (&[&str], Option<&Path>),
     terminal: &mut Terminal,
     end: &mut End,
-    deaths: &mut mpsc::UnboundedReceiver<Death>,
+    (deaths, mut orders): (&mut mpsc::UnboundedReceiver<Death>, mpsc::Receiver<Order>),
 ) -> io::Result<Exit> {
     // A sender that is never used keeps the channel open: without a prompt no line ever comes.
     let (_open, mut typed) = match history {
@@ -293,13 +326,22 @@ async fn run_prompt(
             biased;
             signal = end.signal() => Event::Signal(signal),
             Some(death) = deaths.recv() => Event::Died(death),
+            Some(order) = orders.recv() => Event::Order(order),
             typed = typed.recv() => Event::Typed(typed),
             () = keep_live(faults, terminal), if terminal.is_interactive() => continue,
         };
         match event {
             Event::Signal(Signal::Interrupt) if terminal.is_interactive() => terminal.line(HOW_TO_QUIT)?,
             Event::Signal(_) | Event::Typed(None) => return Ok(Exit::Done),
+            Event::Order(order) => {
+                if run_order(faults, order, terminal, end).await? == Then::Quit {
+                    return Ok(Exit::Done);
+                }
+                let (live, names) = faults.look().await;
+                terminal.show(live, names);
+            }
             Event::Died(Death { node, how }) => {
+                faults.show(None);
                 terminal.line(&format!("n{node} ended unasked: {how} (try: restart {node})"))?;
             }
             Event::Typed(Some(typed)) => {
@@ -350,6 +392,7 @@ async fn run_line(
         if command == PromptCommand::Quit {
             return Ok(Then::Quit);
         }
+        faults.show(Some(command.to_string()));
         let outcome = tokio::select! {
             biased;
             outcome = carry_out(faults, &command, terminal) => Some(outcome?),
@@ -358,6 +401,7 @@ async fn run_line(
                 Signal::Interrupt => None,
             },
         };
+        faults.show(None);
         // A verb that noticed the interrupt by itself has obeyed it.
         let was_interrupted = end.forget_interrupt() || outcome.is_none();
         match outcome {
@@ -374,6 +418,37 @@ async fn run_line(
             break;
         }
     }
+    Ok(Then::Continue)
+}
+
+/// Carries out what the page orders, and says it at the prompt too. Ctrl-C ends it.
+async fn run_order(faults: &mut Faults, order: Order, terminal: &Terminal, end: &mut End) -> io::Result<Then> {
+    let Order { wanted, reply } = order;
+    terminal.line(&format!("page: {wanted}"))?;
+    faults.show(Some(wanted.to_string()));
+    let said = tokio::select! {
+        biased;
+        said = async {
+            match &wanted {
+                Wanted::Load(on) => faults.load_of_page(*on),
+                Wanted::Command(command) => faults.carry_out(command).await.unwrap_or_else(|| Ok(Vec::new())),
+            }
+        } => said,
+        signal = end.signal() => match signal {
+            Signal::End => return Ok(Then::Quit),
+            Signal::Interrupt => {
+                faults.pulse.calm();
+                Err(format!("interrupted: {wanted}; what it had begun stays begun"))
+            }
+        },
+    };
+    faults.show(None);
+    match &said {
+        Ok(lines) => lines.iter().try_for_each(|line| terminal.line(line))?,
+        Err(sentence) => terminal.complain(sentence),
+    }
+    // The page may have gone meanwhile.
+    _ = reply.send(said);
     Ok(Then::Continue)
 }
 
@@ -411,13 +486,6 @@ async fn carry_out(
     terminal: &mut Terminal,
 ) -> io::Result<Result<Exit, Refused>> {
     let lines = match command {
-        PromptCommand::Kill(node) => faults.kill(*node).await,
-        PromptCommand::Pause(node) => faults.pause(*node).await,
-        PromptCommand::Resume(node) => faults.resume(*node).await,
-        PromptCommand::Restart(node) => faults.restart(*node).await,
-        PromptCommand::Cut(sides) => faults.cut(sides).await,
-        PromptCommand::Slow(node, delay) => faults.slow(*node, *delay).await,
-        PromptCommand::Heal => faults.heal().await,
         PromptCommand::Wait(until) => faults.wait(*until).await,
         PromptCommand::Load(arguments) => faults.load(arguments).await,
         PromptCommand::Verb(words) => {
@@ -427,7 +495,7 @@ async fn carry_out(
             let verbs = verbs();
             Ok(prompt::help(&verbs.iter().map(String::as_str).collect::<Vec<_>>()).lines().map(str::to_owned).collect())
         }
-        PromptCommand::Quit => Ok(Vec::new()),
+        _ => faults.carry_out(command).await.unwrap_or_else(|| Ok(Vec::new())),
     };
     match lines {
         Ok(lines) => lines[..shown(command, lines.len(), terminal)]

@@ -24,7 +24,7 @@ impl Cell {
 }
 
 /// Room for the longest bucket list: 20 of seconds, one beyond for what is larger than all.
-const BUCKETS_MAX: usize = 21;
+pub(super) const BUCKETS_MAX: usize = 21;
 
 /// Buckets of a histogram: bounds `2^first ..= 2^last` in the histogram's own small unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +114,11 @@ impl Total {
     /// The count is that of the buckets, so that a scrape never shows a bucket above the count.
     pub(super) fn count(&self) -> u64 {
         self.counts.iter().sum()
+    }
+
+    /// Observations in each bucket.
+    pub(super) fn counts(&self) -> [u64; BUCKETS_MAX] {
+        self.counts
     }
 
     /// Sum in seconds or in the unit itself.

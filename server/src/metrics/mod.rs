@@ -13,6 +13,7 @@
 //! ```
 
 mod cells;
+mod moments;
 mod names;
 mod render;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cells::{BYTES, COUNT, Cell, Histogram, SECONDS, STEPS, nanos};
+pub use moments::History;
 pub use names::{
     Area, CloseReason, Kind, Labels, Metric, Op, Outcome, Queue, Stage, TicketResult, Tuned, Unit, Warning,
 };

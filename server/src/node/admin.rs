@@ -17,7 +17,7 @@ const READINESS_TIMEOUT: Duration = Duration::from_secs(2);
 /// What admin HTTP may ask of the node.
 pub(super) fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
     let (for_status, for_readiness, for_config) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
-    let for_access = Arc::clone(shared);
+    let (for_access, for_live, for_nodes) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
     admin_http::Admin {
         metrics: shared.metrics.clone(),
         access: Arc::new(move || for_access.cluster.access()),
@@ -32,6 +32,20 @@ pub(super) fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
             Box::pin(
                 async move { receiver.await.map(|status| crate::status_view::to_json(&status)).unwrap_or_default() },
             )
+        }),
+        live: Arc::new(move |after| {
+            let recovering = for_live.recovery.lines();
+            if !recovering.is_empty() && for_live.own.identity().is_none() {
+                return Box::pin(async move { Err(recovering) });
+            }
+            let (sender, receiver) = oneshot::channel();
+            for_live.tell_control(ToControl::Live { after, reply: sender });
+            Box::pin(async move { receiver.await.map_err(|_| vec!["the node is stopping".to_owned()]) })
+        }),
+        nodes: Arc::new(move || {
+            let map = for_nodes.cluster.map();
+            let members = coppice_core::survey::members(&map);
+            members.filter_map(|node| Some(map.node(node)?.addresses.admin.clone())).collect()
         }),
         readiness: Arc::new(move || Box::pin(readiness(Arc::clone(&for_readiness)))),
         config: admin_http::ask(move || {

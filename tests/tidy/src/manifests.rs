@@ -57,6 +57,7 @@ const ROOMS: &[Room] = &[
             "crc32c",
             "crossbeam",
             "crossbeam-epoch",
+            "futures-core",
             "mimalloc",
             "postcard",
             "prometheus-client",

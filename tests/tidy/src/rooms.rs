@@ -137,6 +137,7 @@ const ORDERS: &[Order] = &[
             "mailbox",
             "durable",
             "certs",
+            "page",
             "admin_http",
             "log",
             "datadir",

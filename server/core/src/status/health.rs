@@ -70,7 +70,7 @@ pub fn is_near(replica: &ReplicaStatus) -> bool {
 }
 
 /// What a node that is up has no more room in.
-fn full_for(node: &NodeStatus) -> Option<&'static str> {
+pub(super) fn full_for(node: &NodeStatus) -> Option<&'static str> {
     let memory = node.memory_full.then_some("in memory");
     memory.or(node.disk_full.then_some("on its disk")).filter(|_| node.up)
 }
@@ -118,7 +118,7 @@ pub fn cut_off(node: NodeId, by: NodeId) -> String {
 }
 
 /// Partitions that take no writes that grow, by the reason.
-fn refusing(status: &Status) -> Vec<String> {
+pub(super) fn refusing(status: &Status) -> Vec<String> {
     let mut reasons: BTreeMap<&str, Vec<&PartitionStatus>> = BTreeMap::new();
     for partition in &status.partitions {
         if let Some(why) = &partition.refuses {
@@ -135,7 +135,7 @@ fn refusing(status: &Status) -> Vec<String> {
 }
 
 /// Partitions that have fewer replicas than they shall have.
-fn too_few(status: &Status) -> Option<String> {
+pub(super) fn too_few(status: &Status) -> Option<String> {
     let few: Vec<_> = status.partitions.iter().filter(|partition| voters(partition) < status.replicas).collect();
     let least = few.iter().map(|partition| voters(partition)).min()?;
     let whose =
@@ -169,9 +169,20 @@ fn missing(status: &Status) -> String {
         let (verb, disks) = if full.len() == 1 { ("has", "its disk") } else { ("have", "their disks") };
         return format!(" until {} {verb} room on {disks}", full.join(" and "));
     }
-    let is_late = |partition: &&PartitionStatus| !partition.replicas.iter().all(is_near);
-    let behind = list(status.partitions.iter().filter(is_late));
+    let behind = behind(status);
     if behind.is_empty() { String::new() } else { format!(" until the replicas of {behind} have caught up") }
+}
+
+/// Partitions of which not every replica is there and near its leader.
+fn behind(status: &Status) -> String {
+    list(status.partitions.iter().filter(|partition| !partition.replicas.iter().all(is_near)))
+}
+
+/// What catches up by itself, while every node is up.
+pub(super) fn late(status: &Status) -> Option<String> {
+    let behind = behind(status);
+    let all_up = status.nodes.iter().all(|node| node.up);
+    (all_up && !behind.is_empty()).then(|| format!("the replicas of {behind} catch up by themselves"))
 }
 
 fn list<'a>(partitions: impl Iterator<Item = &'a PartitionStatus>) -> String {
@@ -183,7 +194,7 @@ fn list<'a>(partitions: impl Iterator<Item = &'a PartitionStatus>) -> String {
 }
 
 /// What is not served, and why.
-fn unserved(status: &Status) -> String {
+pub(super) fn unserved(status: &Status) -> String {
     let has_quorum = |partition: &&PartitionStatus| {
         let up = partition.replicas.iter().filter(|replica| replica.voter && replica.up).count();
         up * 2 > voters(partition) as usize

@@ -1,7 +1,9 @@
 //! What a node knows of itself and of its replicas, as nodes tell each other, and what operators see of it.
 
 mod health;
+pub mod live;
 mod overview;
+mod remedies;
 mod replica_counts;
 mod warnings;
 
@@ -11,6 +13,7 @@ use coppice_client::wire::{MapVersion, NodeId, NodeStatus, PartitionId, ReplicaI
 use coppice_ordering::Paxos;
 pub use health::{Health, cut_off, is_near, sentence};
 pub use overview::{overview, tolerated_failures};
+pub use remedies::{Remedy, remedies};
 pub use replica_counts::{ReplicaCounts, listed, replicas};
 use serde::{Deserialize, Serialize};
 pub use warnings::Condition;

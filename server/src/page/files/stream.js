@@ -1,0 +1,89 @@
+// The events of a node: server-sent, read with fetch, since EventSource can send no token and does not notice a node that
+// stands still. When the node that feeds the page says nothing, another one is asked.
+
+const SILENCE_MS = 3500; // three events that did not come
+const PAUSE_MS = 500;
+const OPINION_MS = 10000; // how long a node that hears no majority is passed over
+
+export class Stream {
+  // `bases`: where nodes serve, '' for whoever served the page. `on`: event(value, base), lost(base, next), denied(text).
+  constructor(bases, on) {
+    this.bases = bases;
+    this.on = on;
+    this.at = 0;
+    this.alone = new Map();
+    this.token = sessionStorage.getItem("token") ?? "";
+    this.wake = () => {};
+  }
+
+  // More nodes are known by now.
+  know(bases) {
+    for (const base of bases) if (!this.bases.includes(base)) this.bases.push(base);
+  }
+
+  use(token) {
+    this.token = token;
+    sessionStorage.setItem("token", token);
+    this.wake();
+  }
+
+  async run() {
+    for (;;) {
+      const base = this.bases[this.at % this.bases.length];
+      let why = "no answer";
+      try {
+        why = await this.read(base);
+      } catch {
+        // The network's words differ from browser to browser.
+      }
+      this.at += 1;
+      if (why === "denied") {
+        await new Promise((wake) => (this.wake = wake));
+        continue;
+      }
+      this.on.lost(base, this.bases[this.at % this.bases.length], why);
+      await new Promise((done) => setTimeout(done, PAUSE_MS));
+    }
+  }
+
+  async read(base) {
+    const stop = new AbortController();
+    let watch = setTimeout(() => stop.abort(), SILENCE_MS);
+    try {
+      const headers = this.token ? { Authorization: `Bearer ${this.token}` } : {};
+      const answer = await fetch(`${base}/ui/events`, { headers, signal: stop.signal, cache: "no-store", credentials: "omit" });
+      if (answer.status === 401 || answer.status === 403) {
+        this.at -= 1;
+        this.on.denied((await answer.text()).trim());
+        return "denied";
+      }
+      if (!answer.ok) return (await answer.text()).trim();
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let text = "";
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) return "it ended";
+        clearTimeout(watch);
+        watch = setTimeout(() => stop.abort(), SILENCE_MS);
+        text += value;
+        const events = text.split("\n\n");
+        text = events.pop();
+        for (const event of events) {
+          if (!event.startsWith("data: ")) continue;
+          const told = JSON.parse(event.slice(6));
+          this.on.event(told, base);
+          if (told.status && !told.status.majority && this.passes(base)) return "it hears no majority";
+        }
+      }
+    } finally {
+      clearTimeout(watch);
+      stop.abort();
+    }
+  }
+
+  // A node that hears no majority knows only itself: others may know better, unless all say the same.
+  passes(base) {
+    this.alone.set(base, Date.now());
+    return this.bases.some((other) => other !== base && Date.now() - (this.alone.get(other) ?? 0) > OPINION_MS);
+  }
+}
