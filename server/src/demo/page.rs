@@ -3,8 +3,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::prompt::{self, PromptCommand};
 use crate::admin_http::{Bounded, Hosts, check_host};
@@ -26,9 +26,6 @@ const ORDERS_MAX: usize = 8;
 
 /// Bytes of an order.
 const ORDER_BYTES_MAX: usize = 256;
-
-/// The longest order waits a minute for a node to catch up, and a typed command may run before it.
-const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What a button orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,14 +46,18 @@ impl std::fmt::Display for Wanted {
     }
 }
 
-/// What became of an order: what the prompt says of it.
-pub type Said = Result<Vec<String>, String>;
-
-/// An order of the page.
+/// An order of the page. It may take longer than a browser waits: what became of it is in the [`View`].
 #[derive(Debug)]
 pub struct Order {
+    pub number: u64,
     pub wanted: Wanted,
-    pub reply: oneshot::Sender<Said>,
+}
+
+/// What became of an order: what the prompt says of it.
+#[derive(Debug)]
+pub struct Outcome {
+    pub number: u64,
+    pub said: Result<Vec<String>, String>,
 }
 
 /// What the page shows of the demo itself.
@@ -70,6 +71,8 @@ pub struct View {
     pub load: bool,
     /// What is carried out now.
     pub running: Option<String>,
+    /// What became of the newest order that has ended.
+    pub outcome: Option<Outcome>,
 }
 
 /// The view, which the demo renews and the page reads.
@@ -89,9 +92,13 @@ impl Shown {
     fn json(&self) -> Value {
         let view = self.lock();
         let nodes = (1..).zip(&view.nodes).map(|(n, state)| json!({ "node": format!("n{n}"), "state": state }));
+        let outcome = view.outcome.as_ref().map(|Outcome { number, said }| match said {
+            Ok(lines) => json!({ "number": number, "said": lines }),
+            Err(text) => json!({ "number": number, "error": text }),
+        });
         json!({
             "v": 1, "nodes": nodes.collect::<Vec<_>>(), "faults": view.faults, "load": view.load,
-            "running": view.running,
+            "running": view.running, "outcome": outcome,
         })
     }
 }
@@ -108,6 +115,7 @@ struct Shared {
     /// Where nodes serve HTTP.
     nodes: Vec<String>,
     orders: mpsc::Sender<Order>,
+    ordered: AtomicU64,
     shown: Shown,
     port: u16,
 }
@@ -126,7 +134,8 @@ pub async fn serve(nodes: Vec<String>) -> io::Result<Page> {
     let address = listener.local_addr()?;
     let (sender, orders) = mpsc::channel(ORDERS_MAX);
     let shown = Shown::default();
-    let shared = Shared { nodes, orders: sender, shown: shown.clone(), port: address.port() };
+    let shared =
+        Shared { nodes, orders: sender, ordered: AtomicU64::new(0), shown: shown.clone(), port: address.port() };
     let router = Router::new()
         .route(page::PATH, get(document))
         .route("/ui/{file}", get(file))
@@ -161,15 +170,10 @@ async fn order(State(shared): State<Arc<Shared>>, headers: HeaderMap, line: Stri
         Ok(wanted) => wanted,
         Err(text) => return refuse(StatusCode::BAD_REQUEST, &text),
     };
-    let (reply, said) = oneshot::channel();
-    if shared.orders.try_send(Order { wanted, reply }).is_err() {
-        return refuse(StatusCode::TOO_MANY_REQUESTS, "other orders wait: try again when they are done");
-    }
-    match tokio::time::timeout(ORDER_TIMEOUT, said).await {
-        Ok(Ok(Ok(lines))) => Json(json!({ "v": 1, "said": lines })).into_response(),
-        Ok(Ok(Err(text))) => refuse(StatusCode::CONFLICT, &text),
-        Ok(Err(_)) => refuse(StatusCode::CONFLICT, "it was interrupted at the prompt"),
-        Err(_) => refuse(StatusCode::GATEWAY_TIMEOUT, "it is still under way"),
+    let number = shared.ordered.fetch_add(1, Ordering::Relaxed) + 1;
+    match shared.orders.try_send(Order { number, wanted }) {
+        Ok(()) => (StatusCode::ACCEPTED, Json(json!({ "v": 1, "number": number }))).into_response(),
+        Err(_) => refuse(StatusCode::TOO_MANY_REQUESTS, "other orders wait: try again when they are done"),
     }
 }
 

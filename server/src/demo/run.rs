@@ -21,7 +21,7 @@ use super::cuts::Cuts;
 use super::faults::{Faults, Refused, lows};
 use super::home::Home;
 use super::nodes::{Death, Nodes, Progress};
-use super::page::{self, Order, Page, Wanted};
+use super::page::{self, Order, Outcome, Page, Shown, Wanted};
 use super::prompt::{self, PromptCommand};
 use super::split_keys::split_keys;
 use super::start::{Started, start};
@@ -115,7 +115,7 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
     faults.show(None);
     let exit = match script {
         Some(script) => {
-            crate::task::spawn(refuse_orders(orders));
+            crate::task::spawn(refuse_orders(orders, faults.shown.clone()));
             run_script(&mut faults, script, &mut terminal, &mut end).await
         }
         None => {
@@ -296,10 +296,10 @@ enum Event {
 }
 
 /// A script leaves no room for orders.
-async fn refuse_orders(mut orders: mpsc::Receiver<Order>) {
-    while let Some(order) = orders.recv().await {
-        // The page may be gone.
-        _ = order.reply.send(Err("the demo carries out a script: it takes no orders".to_owned()));
+async fn refuse_orders(mut orders: mpsc::Receiver<Order>, shown: Shown) {
+    while let Some(Order { number, .. }) = orders.recv().await {
+        let said = Err("the demo carries out a script: it takes no orders".to_owned());
+        shown.change(|view| view.outcome = Some(Outcome { number, said }));
     }
 }
 
@@ -423,7 +423,7 @@ async fn run_line(
 
 /// Carries out what the page orders, and says it at the prompt too. Ctrl-C ends it.
 async fn run_order(faults: &mut Faults, order: Order, terminal: &Terminal, end: &mut End) -> io::Result<Then> {
-    let Order { wanted, reply } = order;
+    let Order { number, wanted } = order;
     terminal.line(&format!("page: {wanted}"))?;
     faults.show(Some(wanted.to_string()));
     let said = tokio::select! {
@@ -447,8 +447,7 @@ async fn run_order(faults: &mut Faults, order: Order, terminal: &Terminal, end: 
         Ok(lines) => lines.iter().try_for_each(|line| terminal.line(line))?,
         Err(sentence) => terminal.complain(sentence),
     }
-    // The page may have gone meanwhile.
-    _ = reply.send(said);
+    faults.shown.change(|view| view.outcome = Some(Outcome { number, said }));
     Ok(Then::Continue)
 }
 

@@ -7,8 +7,11 @@ const said = document.getElementById("said");
 const load = document.getElementById("load");
 const heal = document.getElementById("heal");
 
+const ENDED = "the demo has ended: its nodes are gone with it";
+
+let next;
 let view = { nodes: [], faults: [], load: false, running: null };
-let waiting = null; // the order that was sent and has no answer
+let waiting = null; // the order that was given and has not ended: its line and number
 let redraw = () => {};
 
 function say(text, bad) {
@@ -17,35 +20,50 @@ function say(text, bad) {
 }
 
 async function order(line) {
-  waiting = line;
-  show();
+  waiting = { line, number: Infinity };
   say(`${line} ..`);
+  show();
   try {
     const answer = await fetch("/ui/demo", { method: "POST", headers: { "Content-Type": KIND }, body: line });
     const told = await answer.json();
-    say(answer.ok ? told.said.join("  ") : told.error, !answer.ok);
+    if (answer.ok) waiting.number = told.number;
+    else {
+      waiting = null;
+      say(told.error, true);
+    }
   } catch {
-    say("the demo has ended", true);
+    waiting = null;
+    say(ENDED, true);
   }
-  waiting = null;
   await look();
 }
 
+// Looks often while something is carried out.
 async function look() {
-  try {
-    view = await (await fetch("/ui/demo", { cache: "no-store" })).json();
-  } catch {
-    say("the demo has ended: its nodes and their data are gone with it", true);
+  clearTimeout(next);
+  if (!document.hidden) {
+    try {
+      view = await (await fetch("/ui/demo", { cache: "no-store" })).json();
+      const { outcome } = view;
+      if (waiting && outcome?.number >= waiting.number) {
+        waiting = null;
+        say(outcome.said?.join("  ") ?? outcome.error, !outcome.said);
+      }
+    } catch {
+      waiting = null;
+      say(ENDED, true);
+    }
+    show();
   }
-  show();
+  next = setTimeout(look, waiting || view.running ? 200 : 1000);
 }
 
 function show() {
-  const busy = waiting ?? view.running;
+  const busy = Boolean(waiting ?? view.running);
   load.textContent = view.load ? "stop load" : "start load";
   load.setAttribute("aria-pressed", view.load);
-  load.disabled = Boolean(busy);
-  heal.disabled = Boolean(busy) || view.faults.length === 0;
+  load.disabled = busy;
+  heal.disabled = busy || view.faults.length === 0;
   heal.textContent = view.faults.length ? `heal: ${view.faults.join(", ")}` : "heal";
   if (!waiting && view.running) say(`${view.running} .. (at the prompt)`);
   redraw();
@@ -80,7 +98,4 @@ export function start(changed) {
   load.addEventListener("click", () => order(view.load ? "load stop" : "load"));
   heal.addEventListener("click", () => order("heal"));
   look();
-  setInterval(() => {
-    if (!document.hidden) look();
-  }, 1000);
 }
