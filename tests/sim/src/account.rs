@@ -9,7 +9,7 @@ use coppice_check::event::{
 use coppice_check::history::History;
 use coppice_check::verdict::Verdict;
 use coppice_check::{certificate, search};
-use coppice_client::wire::{CommandRefusal, Pack, PartitionId, Position as WirePosition, SessionId};
+use coppice_client::wire::{Command, CommandRefusal, Pack, PartitionId, Position as WirePosition, SessionId};
 use coppice_core::machine::entry::{Entry as LogEntry, entries};
 use coppice_core::machine::partition::{BoundaryChange, BoundaryStep};
 use coppice_core::machine::{Answer, Outcome};
@@ -17,6 +17,7 @@ use coppice_ordering::Batch;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_words::{self as words, call_of, position, positions, text, ticket};
 
+use super::content::is_beyond;
 use super::groups::Group;
 use super::oracle::Oracle;
 use super::plan::fault::Kind;
@@ -307,6 +308,15 @@ fn dump(group: PartitionId, state: &Group, known: &Known, events: &mut Vec<Event
     });
 }
 
+/// Whether a command is about keys that no history holds.
+fn is_update(command: &Command<'_>) -> bool {
+    match command {
+        Command::Op(op) => is_beyond(op.key()),
+        Command::Many(operations) => operations.iter().next().is_some_and(|op| is_beyond(op.key())),
+        Command::Load(_) => false,
+    }
+}
+
 fn dump_pack(first: Position, pack: &Pack<'_>, answer: &Answer, known: &Known, events: &mut Vec<Event<'static>>) {
     let results = match &answer.outcome {
         Outcome::Pack(bytes) => positions(bytes),
@@ -322,7 +332,7 @@ fn dump_pack(first: Position, pack: &Pack<'_>, answer: &Answer, known: &Known, e
             Some(_) => Entry::Command {
                 client: known.clients.get(&session).copied().unwrap_or(u64::MAX),
                 number,
-                call: call_of(&command),
+                call: if is_update(&command) { Call::Many(Vec::new()) } else { call_of(&command) },
                 low: pack.lowest_unacknowledged(),
                 session: Some(words::session(session)),
                 expired: false,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use coppice_btree::Value;
+use coppice_btree::{Condition, Edit, Returns, Update, Value};
 use coppice_check::event::{Call, Text, Ticket};
 use coppice_client::command::{Command, Operation};
 use coppice_client::config::Config;
@@ -11,6 +11,7 @@ use coppice_client::session::{CallKey, Effect, Session};
 use coppice_client::wire::{ClientId, Position};
 use coppice_testkit::random::Random;
 
+use super::content::BEYOND;
 use super::plan::{Nanos, Plan, Purpose, random};
 use super::positions::Positions;
 
@@ -28,6 +29,8 @@ pub struct Waiting {
     pub command: Option<Command>,
     /// Pairs of a range, in the order in which they came.
     pub pairs: Vec<(Text<'static>, Text<'static>)>,
+    /// Pairs that came and that no history holds.
+    pub beyond: u64,
     /// Where its parts were read, in the order in which they came.
     pub positions: Vec<Position>,
     /// Of a query over several partitions.
@@ -113,6 +116,63 @@ impl Client {
             Some(spot) if keys < all => (spot as u32 * (all / 3).max(1) + drawn) % all,
             _ => drawn * spread.max(1),
         }
+    }
+
+    /// A command whose effect depends on what is there, on keys beside `key`: the nearest of them share a partition with
+    /// it where no border comes between.
+    pub fn update(&mut self, key: &Bytes, others: &[Bytes]) -> Command {
+        let beyond = |key: &Bytes| Value::from([&key[..], &[BEYOND]].concat());
+        let names: Vec<Value> = others.iter().chain([key]).map(beyond).collect();
+        match self.random.below(10) {
+            0..7 => Command::One(self.update_of(&names)),
+            7 => Command::Many((0..1 + self.random.below(4)).map(|_| self.update_of(&names)).collect()),
+            _ => {
+                let guards: Vec<Operation> = (0..1 + self.random.below(2)).map(|_| self.guard(&names)).collect();
+                let operations: Vec<Operation> = (0..self.random.below(4)).map(|_| self.update_of(&names)).collect();
+                Command::guarded(guards, operations)
+            }
+        }
+    }
+
+    fn guard(&mut self, names: &[Value]) -> Operation {
+        let name = names[self.random.below(names.len())].clone();
+        let number = self.random.below(4).to_string();
+        let condition = match self.random.below(4) {
+            0 => Condition::Absent,
+            1 | 2 => Condition::Present,
+            _ => Condition::Equals(number.as_bytes()),
+        };
+        Operation::check(name, condition)
+    }
+
+    fn update_of(&mut self, names: &[Value]) -> Operation {
+        let name = names[self.random.below(names.len())].clone();
+        let value = self.value();
+        let number = self.random.below(4).to_string();
+        let edit = match self.random.below(16) {
+            0..5 => Edit::Add(self.random.below(5) as i64 - 1),
+            5 => Edit::AddFloat(b"0.25"),
+            6 | 7 => Edit::Append(value.as_bytes()),
+            8 => Edit::SetRange { offset: self.random.below(8) as u32, bytes: b"range" },
+            9 => Edit::Set(number.as_bytes()),
+            10 => Edit::Remove,
+            11 => Edit::Keep,
+            12 => return Operation::look(name),
+            13 => return Operation::put(name, number.as_str()),
+            14 => return Operation::get(name),
+            _ => {
+                let to = names[self.random.below(names.len())].clone();
+                return Operation::Move { key: name, to, absent: self.random.below(2) == 0 };
+            }
+        };
+        let condition = match self.random.below(8) {
+            0 => Condition::Absent,
+            1 => Condition::Present,
+            2 => Condition::Equals(number.as_bytes()),
+            _ => Condition::Always,
+        };
+        let returns = [Returns::Nothing, Returns::Previous, Returns::New][self.random.below(3)];
+        Operation::update(name, Update::new(edit).when(condition).returning(returns))
     }
 
     /// One operation on a key, as a command and as the history writes it.

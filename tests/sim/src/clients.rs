@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use coppice_btree::{OpResult, Value};
-use coppice_check::event::{Call, Output as HistoryOutput, Text};
+use coppice_check::event::{Call, Output as HistoryOutput};
 use coppice_client::command::{Answer, Command, Operation, Output, RangeCall, ReadMode};
 use coppice_client::error::Error;
 use coppice_client::session::{Effect, Input, Request, SubmitError};
@@ -12,6 +12,7 @@ use coppice_testkit::random::Random;
 
 use super::account::End;
 use super::client::{Waiting, key, text, ticket};
+use super::content::is_beyond;
 use super::events::Event;
 use super::lines::{Line, LineId};
 use super::plan::{MS, Nanos};
@@ -80,6 +81,12 @@ impl World {
         let each = &mut self.clients[client];
         let number = each.key(plan, now);
         let key = key(number);
+        if plan.workload.updates > 0 && each.random.chance(plan.workload.updates) {
+            let home = self.map.position(&key);
+            let others = (number + 1..number + 3).map(self::key).filter(|other| self.map.position(other) == home);
+            let others: Vec<Bytes> = others.collect();
+            return (Request::Command(each.update(&key, &others)), Call::Many(Vec::new()), false);
+        }
         match each.random.below(100) {
             0..58 => {
                 let (operation, call) = each.operation(&key);
@@ -100,7 +107,9 @@ impl World {
             }
             _ => {
                 let mode = mode(&mut each.random);
-                let limit = if each.random.below(4) == 0 { 1 + each.random.below(20) as u32 } else { 0 };
+                // A limit counts keys that no history holds, too.
+                let limited = each.random.below(4) == 0 && plan.workload.updates == 0;
+                let limit = if limited { 1 + each.random.below(20) as u32 } else { 0 };
                 let high = self::key(number + 1 + each.random.below(plan.workload.keys as usize) as u32);
                 let home = self.map.route(&key).and_then(|entry| entry.high.clone());
                 let high = Some(home.map_or(high.clone(), |home| home.min(high)));
@@ -140,7 +149,8 @@ impl World {
                 let (pairs, positions) = (Vec::new(), Vec::new());
                 let floor = (reads && !stale).then(|| self.account.positions.clone());
                 let (ticket, resumed) = (None, false);
-                let waiting = Waiting { index, key, command, pairs, positions, ticket, limit, resumed, floor };
+                let beyond = 0;
+                let waiting = Waiting { index, key, command, pairs, beyond, positions, ticket, limit, resumed, floor };
                 each.waiting.insert(token, waiting);
             }
             // By the client's map, a border lies between the keys.
@@ -229,6 +239,8 @@ impl World {
                     Ok(part) => {
                         streams = part.ticket.is_none() && part.end.is_none();
                         waiting.pairs.extend(part.pairs().map(|(key, value)| (text(key), text(value))));
+                        waiting.pairs.retain(|(key, _)| !is_beyond(key));
+                        waiting.beyond += part.pairs().filter(|(key, _)| is_beyond(key)).count() as u64;
                         waiting.ticket = part.ticket.map(ticket);
                         let position = as_of.unwrap_or(part.position);
                         if waiting.positions.last() != Some(&position) {
@@ -253,7 +265,7 @@ impl World {
         let Some(mut waiting) = self.clients[client].waiting.remove(&token) else { return };
         let index = waiting.index;
         let end = match result {
-            Ok(answer) => match told(&answer.output, std::mem::take(&mut waiting.pairs), waiting.limit) {
+            Ok(answer) => match told(&answer.output, &mut waiting) {
                 Some(output) => {
                     let own = if waiting.positions.is_empty() { vec![answer.position] } else { waiting.positions };
                     if waiting.resumed {
@@ -382,17 +394,17 @@ fn range(low: Bytes, high: Option<Bytes>, limit: u32, reverse: bool, mode: ReadM
     (Request::Range(range), call, mode == ReadMode::Stale)
 }
 
-/// An answer as the history writes it; `pairs` are those of a range.
-fn told(
-    output: &Output,
-    mut pairs: Vec<(Text<'static>, Text<'static>)>,
-    limit: usize,
-) -> Option<HistoryOutput<'static>> {
+/// An answer as the history writes it.
+fn told(output: &Output, waiting: &mut Waiting) -> Option<HistoryOutput<'static>> {
+    let (mut pairs, limit) = (std::mem::take(&mut waiting.pairs), waiting.limit);
+    if waiting.command.as_ref().and_then(Command::first_key).is_some_and(is_beyond) {
+        return Some(HistoryOutput::List(Vec::new()));
+    }
     match output {
         Output::One(result) => Some(told_one(result)),
         Output::Many(results) => Some(HistoryOutput::List(results.iter().map(told_one).collect())),
         Output::Loaded(count) => {
-            let all = pairs.len() as u64 == *count;
+            let all = pairs.len() as u64 + waiting.beyond == *count;
             if limit > 0 {
                 pairs.truncate(limit);
             }

@@ -99,6 +99,7 @@ fn plan(seed: u64, cut: &str) -> Plan {
             think: 20 * MS,
             impatient: 0,
             collectors: 0b01_0101,
+            updates: 0,
         },
         settings,
         balance: Balance::default(),

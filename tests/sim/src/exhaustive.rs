@@ -79,9 +79,9 @@ fn small(operations: u32) -> Plan {
     plan.clock_rates.iter_mut().for_each(|rate| *rate = 1_000);
     (plan.partitions, plan.replicas, plan.nodes) = (2, 3, 3);
     plan.clock_rates.resize(3, 1_000);
-    let collectors = plan.workload.collectors;
+    let (collectors, updates) = (plan.workload.collectors, plan.workload.updates);
     plan.workload =
-        Workload { clients: 2, in_flight: 4, operations, keys: 24, impatient: 0, think: 2 * MS, collectors };
+        Workload { clients: 2, in_flight: 4, operations, keys: 24, impatient: 0, think: 2 * MS, collectors, updates };
     (plan.disk.segment_bytes, plan.shuffle, plan.minority_down) = (24 << 10, false, false);
     plan.server = ServerPlan {
         snapshot_instances: 12,

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use coppice_btree::{KeyRange, Op};
-use coppice_client::wire::{Command, MapVersion, Pack, PartitionId, Position, SessionId};
+use coppice_btree::{KeyRange, Op, OpResult, UpdateOutcome};
+use coppice_client::wire::{Command, ManyOps, MapVersion, Pack, PartitionId, Position, SessionId};
 use coppice_core::machine::entry::{Entry, entries};
 use coppice_core::machine::partition::{BoundaryChange, BoundaryStep};
 use coppice_core::machine::{Answer, Outcome};
@@ -13,8 +13,9 @@ use coppice_core::multicast::PartitionQuery;
 use coppice_core::replica::QueryPart;
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Ticket};
-use coppice_words::positions;
+use coppice_words::{Told, told as told_of};
 
+use super::content::Content;
 use super::found::{Found, broken};
 use super::trace::Fingerprint;
 
@@ -26,7 +27,7 @@ struct Model {
     sealed: bool,
     /// A neighbour has its keys.
     gone: bool,
-    pairs: BTreeMap<Bytes, Bytes>,
+    content: Content,
 }
 
 /// One share of a query: in which partition, at which ticket, whose.
@@ -71,26 +72,28 @@ impl Model {
         (&self.low, self.high.as_deref())
     }
 
-    fn apply(&mut self, op: &Op<'_>) {
-        let own = Bytes::copy_from_slice;
-        match *op {
-            Op::Put { key, value } => _ = self.pairs.insert(own(key), own(value)),
-            Op::Insert { key, value } => _ = self.pairs.entry(own(key)).or_insert_with(|| own(value)),
-            Op::Delete { key } => _ = self.pairs.remove(key),
-            Op::Cas { key, expected, value } => {
-                if let Some(now) = self.pairs.get_mut(key).filter(|now| now[..] == *expected) {
-                    *now = own(value);
-                }
-            }
-            Op::Get { .. } | Op::Update { .. } | Op::Look { .. } | Op::Move { .. } => {}
-        }
-    }
-
     /// The pairs of a range, as a number.
     fn fingerprint(&self, low: &Bytes, high: Option<&Bytes>) -> u64 {
-        let from = self.pairs.range::<Bytes, _>(low..);
+        let from = self.content.pairs.range::<Bytes, _>(low..);
         fingerprint(from.take_while(|(key, _)| high.is_none_or(|high| *key < high)))
     }
+}
+
+/// Runs guards until one does not hold, then the operations behind them.
+fn run_many(
+    operations: &ManyOps<'_>,
+    mut run: impl FnMut(&Op<'_>) -> Result<OpResult, (&'static str, String)>,
+) -> Result<Told, (&'static str, String)> {
+    let mut results = Vec::new();
+    for (at, op) in operations.iter().enumerate() {
+        let result = run(&op)?;
+        if at >= operations.guards() {
+            results.push(result);
+        } else if !matches!(result, OpResult::Update { outcome: UpdateOutcome::Done, .. }) {
+            return Ok(Told::Unmet(at as u64));
+        }
+    }
+    Ok(Told::Results(results))
 }
 
 fn fingerprint<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: impl Iterator<Item = (K, V)>) -> u64 {
@@ -144,9 +147,9 @@ impl Ledger {
     fn pack(&mut self, first: Position, pack: &Pack<'_>, told: &[u8]) -> Found {
         let group = first.partition;
         let client = self.clients.get(&pack.session()).copied().unwrap_or(u64::MAX);
-        for (index, ((number, command), (at, refusal))) in (first.index..).zip(pack.commands().zip(positions(told))) {
+        for (index, ((number, command), (at, told))) in (first.index..).zip(pack.commands().zip(told_of(told))) {
             let here = Position { index, ..first };
-            if refusal.is_some() || at != here {
+            if matches!(told, Told::Refused(_)) || at != here {
                 continue;
             }
             if let Some(before) = self.effects.insert((client, number), here) {
@@ -157,18 +160,23 @@ impl Ledger {
             }
             let Some(model) = self.models.get_mut(&group) else { return Ok(()) };
             let mut run = |op: &Op<'_>| {
-                if !model.owns(op.key()) || model.sealed {
+                if !model.owns(op.key()) || op.other_key().is_some_and(|key| !model.owns(key)) || model.sealed {
                     let (low, high) = (&model.low, &model.high);
                     let what = format!("{op:?} runs at {here}, of {low:?} to {high:?}, sealed: {}", model.sealed);
                     return broken("I14 a key elsewhere", what);
                 }
-                model.apply(op);
-                Ok(())
+                Ok(model.content.apply(op))
             };
-            match &command {
-                Command::Op(op) => run(op)?,
-                Command::Many(operations) => operations.iter().try_for_each(|op| run(&op))?,
-                Command::Load(pairs) => pairs.iter().try_for_each(|(key, value)| run(&Op::Put { key, value }))?,
+            let expected = match &command {
+                Command::Op(op) => Told::Results(vec![run(op)?]),
+                Command::Many(operations) => run_many(operations, run)?,
+                Command::Load(pairs) => {
+                    pairs.iter().try_for_each(|(key, value)| run(&Op::Put { key, value }).map(drop))?;
+                    Told::Other
+                }
+            };
+            if told != expected {
+                return broken("I7 another answer", format!("{command:?} at {here}: {told:?}, and not {expected:?}"));
             }
         }
         Ok(())
@@ -200,9 +208,9 @@ impl Ledger {
                 if !model.owns(at) || *at == model.low || model.sealed {
                     return;
                 }
-                let pairs = model.pairs.split_off(at);
+                let content = model.content.split_off(at);
                 let high = model.high.replace(at.clone());
-                self.models.insert(*child, Model { low: at.clone(), high, pairs, ..Model::default() });
+                self.models.insert(*child, Model { low: at.clone(), high, content, ..Model::default() });
             }
             BoundaryStep::Seal { partition, .. } if *partition == group => {
                 self.models.entry(group).or_default().sealed = true;
@@ -217,7 +225,7 @@ impl Ledger {
                 } else {
                     return;
                 }
-                model.pairs.extend(left.pairs);
+                model.content.join(left.content);
                 self.models.entry(*partition).or_default().gone = true;
             }
             _ => {}
@@ -242,8 +250,8 @@ impl Ledger {
             let what = format!("{partition} has {range:?}, and not {:?} to {:?}", model.low, model.high);
             return broken("I14 borders", what);
         }
-        if model.pairs.len() as u64 != pairs {
-            let what = format!("{partition} has {pairs} pairs, and not {}", model.pairs.len());
+        if model.content.pairs.len() as u64 != pairs {
+            let what = format!("{partition} has {pairs} pairs, and not {}", model.content.pairs.len());
             return broken("I7 another state", what);
         }
         Ok(())
@@ -252,7 +260,7 @@ impl Ledger {
     /// Holds all pairs of the server's machine against the model.
     pub fn same(&self, partition: PartitionId, pairs: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Found {
         let Some(model) = self.models.get(&partition) else { return Ok(()) };
-        let own = fingerprint(model.pairs.iter());
+        let own = fingerprint(model.content.pairs.iter());
         if fingerprint(pairs) == own { Ok(()) } else { broken("I7 another state", format!("{partition} at its end")) }
     }
 

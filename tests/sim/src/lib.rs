@@ -34,6 +34,7 @@ mod account;
 pub mod cli;
 mod client;
 mod clients;
+mod content;
 mod control;
 mod control_thread;
 mod copies;

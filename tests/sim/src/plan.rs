@@ -11,6 +11,7 @@ use coppice_btree::Capacity;
 use coppice_core::executor::ExecutorSettings;
 use coppice_core::reshape::Pace;
 use coppice_core::sessions::SessionLimits;
+use coppice_core::settings::FEATURE_LEVEL;
 use coppice_core::worker::WorkerSettings;
 use coppice_ordering::{CoordinatorSettings, Reads, Settings};
 use coppice_testkit::random::Random;
@@ -55,6 +56,7 @@ pub(super) enum Purpose {
     Copies,
     Workers,
     Balance,
+    Updates,
     /// Plus the number of the kind of fault.
     Faults = 32,
     /// Plus the number of the client.
@@ -120,6 +122,9 @@ pub struct Workload {
     pub impatient: u32,
     /// Which clients collect ranges across partitions before they ask for a ticket, one bit each.
     pub collectors: u32,
+    /// Operations whose effect depends on what is there, per mille.
+    #[serde(default)]
+    pub updates: u32,
 }
 
 /// What the cluster begins by itself while nothing is healed, in a hurry. Clients ask for other keys most from time to
@@ -286,7 +291,8 @@ impl Plan {
             step_work_max: if self.defers(node) { 3 } else { u64::MAX },
         };
         let (group, known) = (self.settings.clone(), WorkerSettings::default());
-        Arc::new(WorkerSettings { group, executing, digest_interval: 1, sessions, coordinator, ..known })
+        let feature_level = FEATURE_LEVEL;
+        Arc::new(WorkerSettings { feature_level, group, executing, digest_interval: 1, sessions, coordinator, ..known })
     }
 
     /// Whether a node executes before it is decided.

@@ -263,6 +263,7 @@ const ORDERS: &[Order] = &[
             "store",
             "groups",
             "known",
+            "content",
             "ledger",
             "tickets",
             "watermarks",

@@ -34,6 +34,7 @@ impl Plan {
                 think: [0, 2, 20, 60][shape.below(4)] * MS,
                 impatient: [0, 0, 50, 200][shape.below(4)],
                 collectors: collectors(seed),
+                updates: updates(seed),
             },
             settings: settings(seed),
             server: ServerPlan {
@@ -148,6 +149,11 @@ fn collectors(seed: u64) -> u32 {
     let mut random = random(seed, Purpose::Collects, 0);
     let some = random.next() as u32;
     [0, some, some, u32::MAX][random.below(4)]
+}
+
+/// In half of the seeds there are some that depend on what is there.
+fn updates(seed: u64) -> u32 {
+    [0, 0, 150, 500][random(seed, Purpose::Updates, 0).below(4)]
 }
 
 /// In a quarter of the seeds the cluster balances, splits or merges by itself.

@@ -1,0 +1,158 @@
+//! What a partition holds, by a model of its own: plain maps, and operations in plain words. It shares no code with the
+//! tree.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use coppice_btree::{Condition, Edit, Op, OpResult, Returns, Update, UpdateOutcome, Value};
+
+/// What ends the keys that no history holds: those of updates, which the checkers know nothing of.
+pub const BEYOND: u8 = b'+';
+
+/// Whether no history holds the key.
+pub fn is_beyond(key: &[u8]) -> bool {
+    key.last() == Some(&BEYOND)
+}
+
+/// Pairs.
+#[derive(Clone, Debug, Default)]
+pub struct Content {
+    pub pairs: BTreeMap<Bytes, Bytes>,
+}
+
+impl Content {
+    /// Cuts off all at or above `at`.
+    pub fn split_off(&mut self, at: &Bytes) -> Content {
+        Content { pairs: self.pairs.split_off(at) }
+    }
+
+    /// Takes in a neighbour's.
+    pub fn join(&mut self, other: Content) {
+        self.pairs.extend(other.pairs);
+    }
+
+    fn value(&self, key: &[u8]) -> Option<Value> {
+        self.pairs.get(key).map(|value| Value::from(&value[..]))
+    }
+
+    fn write(&mut self, key: &[u8], value: &[u8]) {
+        self.pairs.insert(Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Option<Bytes> {
+        self.pairs.remove(key)
+    }
+
+    /// Executes an operation.
+    pub fn apply(&mut self, op: &Op<'_>) -> OpResult {
+        let current = self.value(op.key());
+        match *op {
+            Op::Put { key, value } => {
+                self.write(key, value);
+                OpResult::Put { previous: current }
+            }
+            Op::Insert { key, value } => {
+                if current.is_none() {
+                    self.write(key, value);
+                }
+                OpResult::Insert { present: current }
+            }
+            Op::Delete { key } => {
+                self.remove(key);
+                OpResult::Delete { previous: current }
+            }
+            Op::Cas { key, expected, value } => {
+                let done = current.as_deref() == Some(expected);
+                if done {
+                    self.write(key, value);
+                }
+                OpResult::Cas { done, current }
+            }
+            Op::Get { .. } => OpResult::Get { value: current },
+            Op::Update { key, terms } => match Update::read(terms) {
+                Some(update) => self.update(key, &update, current),
+                None => self.updated(key, UpdateOutcome::Unmet, None),
+            },
+            Op::Look { key } => {
+                let length = current.as_deref().map_or(0, <[u8]>::len) as u32;
+                let _ = key;
+                OpResult::Look { exists: current.is_some(), length, remaining: None }
+            }
+            Op::Move { key, to, absent } => {
+                let outcome = if current.is_none() {
+                    UpdateOutcome::Missing
+                } else if absent && self.pairs.contains_key(to) {
+                    UpdateOutcome::Unmet
+                } else {
+                    let value = self.remove(key).unwrap_or_default();
+                    self.write(to, &value);
+                    UpdateOutcome::Done
+                };
+                self.updated(to, outcome, None)
+            }
+        }
+    }
+
+    fn updated(&self, key: &[u8], outcome: UpdateOutcome, value: Option<Value>) -> OpResult {
+        let now = self.pairs.get(key);
+        OpResult::Update { outcome, exists: now.is_some(), length: now.map_or(0, Bytes::len) as u32, value }
+    }
+
+    fn update(&mut self, key: &[u8], update: &Update<'_>, current: Option<Value>) -> OpResult {
+        let met = match update.condition {
+            Condition::Always => true,
+            Condition::Absent => current.is_none(),
+            Condition::Present => current.is_some(),
+            Condition::Equals(expected) => current.as_deref() == Some(expected),
+        };
+        let outcome = if met { self.edit(key, update.edit) } else { UpdateOutcome::Unmet };
+        let value = match update.returns {
+            Returns::Nothing => None,
+            Returns::Previous => current,
+            Returns::New => self.value(key),
+        };
+        self.updated(key, outcome, value)
+    }
+
+    fn edit(&mut self, key: &[u8], edit: Edit<'_>) -> UpdateOutcome {
+        let before = self.pairs.get(key).cloned();
+        let value = match edit {
+            Edit::Keep => return UpdateOutcome::Done,
+            Edit::Remove => {
+                self.remove(key);
+                return UpdateOutcome::Done;
+            }
+            Edit::Set(value) => value.to_vec(),
+            Edit::Append(more) => [&before.unwrap_or_default()[..], more].concat(),
+            Edit::SetRange { offset, bytes } => {
+                let mut value = before.map_or_else(Vec::new, Vec::from);
+                let missing = (offset as usize + bytes.len()).saturating_sub(value.len());
+                value.extend(std::iter::repeat_n(0, missing));
+                value.splice(offset as usize..offset as usize + bytes.len(), bytes.iter().copied());
+                value
+            }
+            Edit::Add(number) => match number_of(before) {
+                Some(before) => (before + number).to_string().into_bytes(),
+                None => return UpdateOutcome::NotInteger,
+            },
+            // Quarters have no rounding.
+            Edit::AddFloat(number) => {
+                let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.parse::<f64>().ok();
+                match (before.map_or(Some(0.0), |before| text(&before)), text(number)) {
+                    (Some(before), Some(number)) => format!("{}", before + number).into_bytes(),
+                    _ => return UpdateOutcome::NotFloat,
+                }
+            }
+        };
+        self.write(key, &value);
+        UpdateOutcome::Done
+    }
+}
+
+/// The integer that a value is, of those that are drawn.
+fn number_of(value: Option<Bytes>) -> Option<i64> {
+    let Some(value) = value else { return Some(0) };
+    let text = std::str::from_utf8(&value).ok()?;
+    let number: i64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
