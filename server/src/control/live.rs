@@ -54,7 +54,8 @@ pub(super) fn answer_live(control: &Control, after: BTreeMap<NodeId, u64>, reply
         }
         let silent = Survey { heard: BTreeMap::new(), silent: others.silent };
         let tickets = u32::try_from(shared.metrics.tickets_in_flight()).unwrap_or(u32::MAX);
-        let status = overview(&map, (cluster, own), &known, (Some(&settings), tickets));
+        let excuses = shared.peers.excuses();
+        let status = overview(&map, (cluster, own), &known, (Some(&settings), tickets), &excuses);
         let peer = |node| map.node(node).map(|info| info.addresses.peer.clone());
         let remedies = remedies(&status, peer);
         _ = reply.send(ClusterLive { status, remedies, tuning: tunings(settings.auto_tuning, led, silent), nodes });
