@@ -25,6 +25,7 @@ pub(crate) mod output;
 mod output_tests;
 mod page_token;
 pub mod predict;
+mod progress;
 mod range;
 pub(crate) mod run;
 mod scan;
@@ -37,6 +38,7 @@ mod shell;
 mod start_failure;
 #[cfg(test)]
 mod status_tests;
+pub mod transfer;
 pub mod tuning;
 mod usage;
 pub mod user;

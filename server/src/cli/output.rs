@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::args::{Format, Global};
 use super::failure::{Exit, Failure};
-use crate::text::{Coding, to_base64};
+use crate::text::Coding;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -294,24 +294,6 @@ impl ScanEnd {
             (None, false) => format!("one moment: {}", self.positions.join(" ")),
         };
         format!("{keys} from {}, {moment}", partitions.join(" "))
-    }
-}
-
-impl Coding {
-    /// Puts `name`, `name_b64` or `name_hex` into an object, so that every byte string has a place in json.
-    pub(super) fn put_field(self, fields: &mut Map<String, Value>, name: &str, bytes: Option<&[u8]>) {
-        let Some(bytes) = bytes else {
-            fields.insert(name.to_owned(), Value::Null);
-            return;
-        };
-        let number = <[u8; 8]>::try_from(bytes).map(u64::from_be_bytes);
-        let (name, value) = match (self, number, std::str::from_utf8(bytes)) {
-            (Self::Int, Ok(number), _) => (name.to_owned(), number.into()),
-            (Self::Hex, ..) => (format!("{name}_hex"), self.show(bytes).into()),
-            (Self::Plain, _, Ok(text)) => (name.to_owned(), text.into()),
-            _ => (format!("{name}_b64"), to_base64(bytes).into()),
-        };
-        fields.insert(name, value);
     }
 }
 

@@ -12,13 +12,17 @@ use super::args::{
 use super::cert::CertVerb;
 use super::errors::Context;
 use super::failure::{Exit, Failure};
+use super::input::Inputs;
 use super::inspect::InspectVerb;
 use super::operate::{CheckVerb, LeaderVerb};
 use super::output::Output;
 use super::shape_args::{NodeVerb, PartitionVerb, RebalanceArgs};
+use super::transfer::{BackupArgs, BackupVerb, RestoreArgs};
 use super::tuning::{TuningArgs, TuningVerb};
 use super::user::UserVerb;
-use super::{cert, cluster, config_verb, data, inspect, local, operate, predict, settings, shape, shell, tuning, user};
+use super::{
+    cert, cluster, config_verb, data, inspect, local, operate, predict, settings, shape, shell, transfer, tuning, user,
+};
 
 /// Everything that the program does.
 #[derive(Debug, Subcommand)]
@@ -60,6 +64,10 @@ pub enum Verb {
     Partition(PartitionVerb),
     /// Spread leaders and replicas over the nodes by load and bytes
     Rebalance(RebalanceArgs),
+    /// Copy all keys, as they are at one moment, into a directory
+    Backup(BackupArgs),
+    /// Load a backup into a cluster, and prove that it is there
+    Restore(RestoreArgs),
     /// Manage users and what they may do
     #[command(subcommand)]
     User(UserVerb),
@@ -93,6 +101,7 @@ impl Verb {
             Self::Demo(_) | Self::Serve(_) | Self::Cert(_) | Self::Inspect(_) => false,
             Self::Completions(_) | Self::Man(_) | Self::DemoGuard(_) => false,
             Self::Config(verb) => config(verb),
+            Self::Backup(args) => args.verb.is_none(),
             _ => true,
         }
     }
@@ -116,6 +125,9 @@ impl Verb {
             Self::Node(verb) => verb.name(),
             Self::Partition(verb) => verb.name(),
             Self::Rebalance(_) => "rebalance",
+            Self::Backup(BackupArgs { verb: Some(BackupVerb::Verify { .. }), .. }) => "backup verify",
+            Self::Backup(_) => "backup",
+            Self::Restore(_) => "restore",
             Self::User(verb) => verb.name(),
             Self::Config(ConfigVerb::Get { .. }) => "config get",
             Self::Config(ConfigVerb::Describe { .. }) => "config describe",
@@ -167,6 +179,15 @@ pub(crate) async fn run(cli: &Cli, context: Context, output: &mut Output<'_>) ->
         Verb::Node(verb) => shape::node(cli, &context, verb, output).await,
         Verb::Partition(verb) => shape::partition(cli, &context, verb, output).await,
         Verb::Rebalance(args) => shape::rebalance(cli, &context, &args.plan(), output).await,
+        Verb::Backup(args) => match &args.verb {
+            Some(BackupVerb::Verify { directory }) => transfer::verify(&context, directory, output),
+            None => transfer::back_up(cli, &context, args, output).await,
+        },
+        Verb::Restore(args) => {
+            let mut stdin = io::stdin();
+            let mut inputs = Inputs::new(context.verb, cli.global.coding(), &mut stdin);
+            transfer::restore(cli, &context, args, &mut inputs, output).await
+        }
         Verb::Get(_) | Verb::Put(_) | Verb::Insert(_) | Verb::Delete(_) | Verb::Cas(_) | Verb::Scan(_) => {
             data::run(cli, context, output).await
         }

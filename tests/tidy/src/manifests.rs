@@ -38,13 +38,26 @@ const ROOMS: &[Room] = &[
         ],
     },
     Room {
+        name: "coppice-transfer",
+        ours: &["coppice-btree", "coppice-client"],
+        outside: &["bytes", "crc32c", "csv", "ring", "serde", "serde_json", "thiserror", "tokio"],
+    },
+    Room {
         name: "coppice-core",
         ours: &["coppice-btree", "coppice-client", "coppice-ordering", PLANTED],
         outside: &["bytes", "crc32c", "postcard", "serde", "thiserror"],
     },
     Room {
         name: "coppice-server",
-        ours: &["coppice-btree", "coppice-client", "coppice-core", "coppice-ordering", PLANTED, USAGE],
+        ours: &[
+            "coppice-btree",
+            "coppice-client",
+            "coppice-core",
+            "coppice-ordering",
+            PLANTED,
+            "coppice-transfer",
+            USAGE,
+        ],
         outside: &[
             "anyhow",
             "axum",
@@ -58,6 +71,7 @@ const ROOMS: &[Room] = &[
             "crossbeam",
             "crossbeam-epoch",
             "futures-core",
+            "indicatif",
             "mimalloc",
             "postcard",
             "prometheus-client",

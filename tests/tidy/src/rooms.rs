@@ -40,6 +40,10 @@ const ORDERS: &[Order] = &[
         ],
     },
     Order {
+        below: "client/transfer/src/",
+        modules: &["text", "error", "chunk", "manifest", "directory", "load", "backup", "restore"],
+    },
+    Order {
         below: "btree/src/",
         modules: &[
             "value", "key", "digest", "search", "node", "capacity", "fix", "join", "split", "settle", "descent",

@@ -1,0 +1,205 @@
+//! A backup: all pairs of a cluster at one moment, as a range over all partitions gives them, into a directory.
+//!
+//! A reading that is interrupted begins again, at another moment: a backup is one moment, or none. What the earlier
+//! reading has written, or an earlier backup, is not written again where it has not changed.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use coppice_btree::Digest;
+use coppice_client::{Client, Range, RangeStream};
+use tokio::sync::mpsc;
+
+use crate::chunk::{Chunk, Cutter};
+use crate::directory::ChunkStore;
+use crate::error::{Error, Result};
+use crate::load::is_passing;
+use crate::manifest::{ChunkEntry, Header, Manifest};
+
+/// How often all is read, at most.
+const READINGS_MAX: u32 = 10;
+/// Pause before it is read again.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Chunks that wait to be written: what the reader is ahead of the disk.
+const CHUNKS_AHEAD: usize = 8;
+
+/// What a backup is asked for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where it goes.
+    pub directory: PathBuf,
+    /// Goes on with an interrupted one.
+    pub resume: bool,
+    /// An earlier backup, whose chunks are not written again.
+    pub since: Option<PathBuf>,
+    /// Version of the program.
+    pub program: String,
+}
+
+/// How far it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It goes on with so many chunks, of so many bytes.
+    Held(usize, u64),
+    /// Pairs and bytes read so far.
+    Read(u64, u64),
+    /// The reading was interrupted for this reason, and begins again at another moment.
+    Again(String),
+}
+
+/// A backup that is whole.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// What it is.
+    pub manifest: Manifest,
+    /// Bytes that were written for it in the last reading.
+    pub written: u64,
+    /// Bytes of chunks that were there.
+    pub unchanged: u64,
+}
+
+/// What one reading has come to.
+struct Reading {
+    store: ChunkStore,
+    chunks: Vec<ChunkEntry>,
+    written: u64,
+    unchanged: u64,
+}
+
+impl Reading {
+    fn take(&mut self, chunk: &Chunk) -> Result<()> {
+        let (location, new) = self.store.put(chunk)?;
+        let summary = chunk.summary();
+        *(if new { &mut self.written } else { &mut self.unchanged }) += u64::from(summary.bytes);
+        self.chunks.push(ChunkEntry::new(location.file, location.at, &summary, chunk.low()));
+        Ok(())
+    }
+}
+
+/// What the range said of itself.
+#[derive(Default)]
+struct Moment {
+    pairs: u64,
+    bytes: u64,
+    digest: Digest,
+    ticket: Option<String>,
+    positions: Vec<String>,
+}
+
+/// Backs a cluster up.
+///
+/// # Errors
+/// See [`Error`]. What was written stays, and a backup that resumes uses it.
+pub async fn backup(client: &Client, plan: &Plan, mut told: impl FnMut(Progress)) -> Result<Done> {
+    // Before anything is made on disk.
+    let cluster = client.map().await?.cluster;
+    let mut store = ChunkStore::open(&plan.directory, plan.resume)?;
+    if let Some(earlier) = &plan.since {
+        store.build_on(earlier)?;
+    }
+    let (chunks, bytes) = store.held();
+    if chunks > 0 {
+        told(Progress::Held(chunks, bytes));
+    }
+    for reading in 1.. {
+        let (done, ended) = read(client, store, &mut told).await;
+        let done = done?;
+        match ended {
+            Ok(moment) => {
+                let Reading { store, chunks, written, unchanged } = done;
+                let header = header(&plan.program, cluster.to_string(), moment);
+                return Ok(Done { manifest: store.finish(header, chunks)?, written, unchanged });
+            }
+            Err(Error::Client(error))
+                if reading < READINGS_MAX && error.reason().is_some_and(|why| again(why, reading)) =>
+            {
+                told(Progress::Again(error.to_string()));
+                store = done.store;
+            }
+            Err(error) => return Err(error),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    unreachable!("the readings are counted")
+}
+
+/// Whether a reading that ended so is worth another one: the first must at least have begun.
+fn again(why: &coppice_client::error::Reason, reading: u32) -> bool {
+    is_passing(why) && (reading > 1 || matches!(why, coppice_client::error::Reason::Interrupted { .. }))
+}
+
+fn header(program: &str, cluster: String, moment: Moment) -> Header {
+    let (magic, format) = Manifest::magic();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let id = Digest::of_pair(cluster.as_bytes(), &now.as_nanos().to_le_bytes()).and(moment.digest);
+    Header {
+        magic,
+        format,
+        program: program.to_owned(),
+        id: id.to_string(),
+        cluster,
+        finished: now.as_secs(),
+        ticket: moment.ticket,
+        positions: moment.positions,
+        pairs: moment.pairs,
+        bytes: moment.bytes,
+        digest: moment.digest.to_string(),
+        bases: Vec::new(),
+        files: Vec::new(),
+    }
+}
+
+/// Reads all pairs once. A thread of its own writes the chunks; it gives the store back, however the reading ended.
+async fn read(
+    client: &Client,
+    store: ChunkStore,
+    told: &mut impl FnMut(Progress),
+) -> (Result<Reading>, Result<Moment>) {
+    let (sender, mut receiver) = mpsc::channel::<Chunk>(CHUNKS_AHEAD);
+    let writer = tokio::task::spawn_blocking(move || {
+        let mut reading = Reading { store, chunks: Vec::new(), written: 0, unchanged: 0 };
+        while let Some(chunk) = receiver.blocking_recv() {
+            reading.take(&chunk)?;
+        }
+        reading.store.flush()?;
+        Ok(reading)
+    });
+    let ended = stream(client, &sender, told).await;
+    drop(sender);
+    match writer.await {
+        Ok(reading) => (reading, ended),
+        Err(ended) => std::panic::resume_unwind(ended.into_panic()),
+    }
+}
+
+async fn stream(client: &Client, chunks: &mpsc::Sender<Chunk>, told: &mut impl FnMut(Progress)) -> Result<Moment> {
+    let mut range = client.range(Range::new(..)).await?;
+    let (mut cutter, mut moment) = (Cutter::default(), Moment::default());
+    while let Some((key, value)) = range.next().await? {
+        moment.pairs += 1;
+        moment.bytes += (key.len() + value.len()) as u64;
+        if let Some(chunk) = cutter.push(key, value) {
+            moment.digest = moment.digest.and(chunk.summary().digest);
+            told(Progress::Read(moment.pairs, moment.bytes));
+            if chunks.send(chunk).await.is_err() {
+                // The writer has failed, and says why.
+                return Ok(moment);
+            }
+        }
+    }
+    if let Some(chunk) = cutter.finish() {
+        moment.digest = moment.digest.and(chunk.summary().digest);
+        // As above.
+        let _ = chunks.send(chunk).await;
+    }
+    told(Progress::Read(moment.pairs, moment.bytes));
+    Ok(Moment { ticket: ticket(&range), positions: positions(&range), ..moment })
+}
+
+fn ticket(range: &RangeStream) -> Option<String> {
+    range.ticket().map(|ticket| ticket.to_string())
+}
+
+fn positions(range: &RangeStream) -> Vec<String> {
+    range.positions().iter().map(ToString::to_string).collect()
+}

@@ -1,0 +1,368 @@
+//! `backup`, `backup verify`, `restore`: a cluster into a directory, and back.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use coppice_client::error::Reason;
+use coppice_core::settings::units::about_size;
+use coppice_transfer::backup::{self, Done};
+use coppice_transfer::directory::Backup;
+use coppice_transfer::error::{Error, Refusal};
+use coppice_transfer::manifest::Header;
+use coppice_transfer::restore;
+use serde_json::json;
+
+use super::args::{Cli, Format};
+use super::connect::connect;
+use super::errors::{self, Context};
+use super::failure::{Exit, Failure};
+use super::input::Inputs;
+use super::output::Output;
+use super::progress::Progress;
+use super::words;
+
+type Outcome = io::Result<Result<Exit, Failure>>;
+
+/// `backup`
+#[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct BackupArgs {
+    /// The directory that becomes the backup; it must be empty, or not be there
+    #[arg(required = true, value_parser = directory, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Go on with a backup that was interrupted: what has not changed is not written again
+    #[arg(long)]
+    pub resume: bool,
+    /// An earlier backup: what has not changed since is not written again, and found there
+    #[arg(long, value_parser = directory, value_name = "EARLIER")]
+    pub since: Option<PathBuf>,
+    /// What else is done with backups
+    #[command(subcommand)]
+    pub verb: Option<BackupVerb>,
+}
+
+/// `backup ..`
+#[derive(Debug, Clone, Subcommand)]
+pub enum BackupVerb {
+    /// Read a backup whole, and check every checksum and its digest; needs no cluster
+    Verify {
+        /// Its directory
+        #[arg(value_parser = directory, value_name = "DIR")]
+        directory: PathBuf,
+    },
+}
+
+/// `restore`
+#[derive(Debug, Clone, Args)]
+pub struct RestoreArgs {
+    /// The directory of the backup
+    #[arg(value_parser = directory, value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Put this before every key; only keys with this prefix must be new then
+    #[arg(long, value_name = "KEY")]
+    pub prefix: Option<std::ffi::OsString>,
+    /// Go on with a restore that was interrupted: keys that are there must have the backup's values
+    #[arg(long)]
+    pub resume: bool,
+}
+
+/// A directory as a path or as a URL of a file.
+pub(super) fn directory(text: &str) -> Result<PathBuf, String> {
+    match text.split_once("://") {
+        None | Some(("file", "")) if text.is_empty() => Err("a directory has a name".to_owned()),
+        Some(("file", path)) if path.starts_with('/') => Ok(PathBuf::from(path)),
+        Some(("file", _)) => Err(format!("a URL of a directory is file:///DIR, not {text}")),
+        Some((scheme, _)) => Err(format!(
+            "{scheme}:// is not supported: a backup is a directory of files that never change, which any program copies"
+        )),
+        None => Ok(PathBuf::from(text)),
+    }
+}
+
+/// `backup`.
+///
+/// # Errors
+/// That of stdout; a failure is returned with its four lines.
+pub async fn back_up(cli: &Cli, context: &Context, args: &BackupArgs, output: &mut Output<'_>) -> Outcome {
+    let Some(directory) = args.directory.clone() else { return Ok(Err(which(context))) };
+    let plan = backup::Plan {
+        directory: directory.clone(),
+        resume: args.resume,
+        since: args.since.clone(),
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let client = connect(cli);
+    let mut progress = Progress::new("backup", output.style.quiet);
+    let done = backup::backup(&client, &plan, |told| match told {
+        backup::Progress::Held(chunks, bytes) => {
+            progress.say(&format!("{} is there already, chunks: {chunks}", about_size(bytes)));
+        }
+        backup::Progress::Read(pairs, _) => progress.tell((pairs, None), pairs, "keys"),
+        backup::Progress::Again(why) => {
+            progress.say(&format!("interrupted: {why}; all is read again, as of another moment"));
+            progress.restart();
+        }
+    });
+    let done = done.await;
+    let took = progress.end();
+    let resumed = || {
+        let mut line = vec!["coppice".to_owned(), "backup".to_owned(), directory.display().to_string()];
+        line.push("--resume".to_owned());
+        line.extend(args.since.iter().flat_map(|since| ["--since".to_owned(), since.display().to_string()]));
+        words::join(line)
+    };
+    let Done { manifest, written, unchanged } = match done {
+        Ok(done) => done,
+        Err(error) => return Ok(Err(failure(&error, context, Some(resumed())))),
+    };
+    let header = &manifest.header;
+    match output.style.admin() {
+        Format::Json | Format::Jsonl => {
+            let mut fields = object(header, &directory, manifest.chunks.len());
+            fields["written_bytes"] = written.into();
+            fields["unchanged_bytes"] = unchanged.into();
+            writeln!(output.data, "{fields}")?;
+        }
+        Format::Table | Format::Raw => {
+            writeln!(
+                output.data,
+                "backed up: {}, {} written, {} unchanged, digest {}",
+                content(header),
+                about_size(written),
+                about_size(unchanged),
+                header.digest,
+            )?;
+        }
+    }
+    output.note(&format!("{}; in {:.1} s", moment(header), took.as_secs_f64()))?;
+    Ok(Ok(Exit::Done))
+}
+
+/// `backup verify`.
+///
+/// # Errors
+/// That of stdout; a failure is returned with its four lines.
+pub fn verify(context: &Context, directory: &Path, output: &mut Output<'_>) -> Outcome {
+    let mut progress = Progress::new("backup verify", output.style.quiet);
+    let verified = Backup::open(directory).and_then(|mut backup| {
+        let all = backup.manifest.header.pairs;
+        backup.verify(|pairs, _| progress.tell((pairs, Some(all)), pairs, "keys"))?;
+        Ok(backup)
+    });
+    progress.end();
+    let backup = match verified {
+        Ok(backup) => backup,
+        Err(error) => return Ok(Err(failure(&error, context, None))),
+    };
+    let header = &backup.manifest.header;
+    match output.style.admin() {
+        Format::Json | Format::Jsonl => {
+            writeln!(output.data, "{}", object(header, directory, backup.manifest.chunks.len()))?
+        }
+        Format::Table | Format::Raw => {
+            writeln!(output.data, "whole: {}, digest {}", content(header), header.digest)?;
+            for base in &header.bases {
+                output.note(&format!("it builds on {}, which must stay", directory.join(&base.path).display()))?;
+            }
+        }
+    }
+    output.note(&moment(header))?;
+    Ok(Ok(Exit::Done))
+}
+
+/// `restore`.
+///
+/// # Errors
+/// That of stdout; a failure is returned with its four lines.
+pub async fn restore(
+    cli: &Cli,
+    context: &Context,
+    args: &RestoreArgs,
+    inputs: &mut Inputs<'_>,
+    output: &mut Output<'_>,
+) -> Outcome {
+    let prefix = match &args.prefix {
+        Some(prefix) => match inputs.bytes("--prefix", prefix) {
+            Ok(prefix) => prefix,
+            Err(failure) => return Ok(Err(failure)),
+        },
+        None => Vec::new(),
+    };
+    let directory = args.directory.clone();
+    let plan = restore::Plan { directory: directory.clone(), prefix, resume: args.resume };
+    let client = connect(cli);
+    let mut progress = Progress::new("restore", output.style.quiet);
+    let mut checking = false;
+    let restored = restore::restore(&client, &plan, |told| match told {
+        restore::Progress::Loaded(pairs, all) => progress.tell((pairs, Some(all)), pairs, "keys loaded"),
+        restore::Progress::Checked(pairs, all) => {
+            if !std::mem::replace(&mut checking, true) {
+                progress.restart();
+            }
+            progress.tell((pairs, Some(all)), pairs, "keys read back");
+        }
+    });
+    let restored = restored.await;
+    progress.end();
+    let again = |words: &[&str]| {
+        let path = directory.display().to_string();
+        let mut line = vec!["coppice", "restore", &path];
+        let prefix = args.prefix.as_ref().map(|prefix| prefix.to_string_lossy().into_owned());
+        line.extend(prefix.iter().flat_map(|prefix| ["--prefix", prefix]));
+        line.extend(words);
+        words::join(line)
+    };
+    let header = match restored {
+        Ok(header) => header,
+        Err(error) => return Ok(Err(failure(&error, context, Some(again(&["--resume"]))))),
+    };
+    match output.style.admin() {
+        Format::Json | Format::Jsonl => writeln!(output.data, "{}", object(&header, &directory, 0))?,
+        Format::Table | Format::Raw => {
+            let digest = &header.digest;
+            writeln!(output.data, "restored: {}; read back, the digest agrees: {digest}", content(&header))?;
+        }
+    }
+    output.note(&format!("the backup is {}", moment(&header)))?;
+    Ok(Ok(Exit::Done))
+}
+
+fn which(context: &Context) -> Failure {
+    let next = format!("coppice {} --help", context.verb);
+    Failure::usage(format!("{}: which directory?", context.verb), "it takes one", next)
+}
+
+/// `12 keys, 4 KiB`.
+fn content(header: &Header) -> String {
+    let keys = if header.pairs == 1 { "1 key".to_owned() } else { format!("{} keys", header.pairs) };
+    format!("{keys}, {}", about_size(header.bytes))
+}
+
+/// `one moment: ..`, as a scan says it.
+fn moment(header: &Header) -> String {
+    match &header.ticket {
+        Some(ticket) => format!("one moment: ticket {ticket}, {}", header.positions.join(" ")),
+        None if header.positions.is_empty() => "one moment of an empty cluster".to_owned(),
+        None => format!("one moment: {}", header.positions.join(" ")),
+    }
+}
+
+fn object(header: &Header, directory: &Path, chunks: usize) -> serde_json::Value {
+    let mut fields = json!({
+        "v": 1,
+        "directory": directory.display().to_string(),
+        "id": header.id,
+        "cluster": header.cluster,
+        "finished": header.finished,
+        "keys": header.pairs,
+        "bytes": header.bytes,
+        "digest": header.digest,
+        "ticket": header.ticket,
+        "positions": header.positions,
+        "builds_on": header.bases.iter().map(|base| &base.path).collect::<Vec<_>>(),
+    });
+    if chunks > 0 {
+        fields["chunks"] = chunks.into();
+    }
+    fields
+}
+
+/// What a transfer ended with, in four lines. `resume`: the command that goes on with it.
+pub(super) fn failure(error: &Error, context: &Context, resume: Option<String>) -> Failure {
+    let help = || format!("coppice {} --help", context.verb);
+    let (exit, code, place, cause, next) = match error {
+        Error::Client(error) => return of_client(error, context, resume),
+        Error::Io { path, .. } => {
+            let cause = "the path is wrong, may not be used by this user, or its disk is full";
+            (Exit::Failed, "file", path.display().to_string(), cause, resume.unwrap_or_else(help))
+        }
+        Error::Damaged { path, .. } => {
+            let cause = "the file was changed since it was written, or its disk has lost some of it";
+            (Exit::Failed, "damaged", path.display().to_string(), cause, help())
+        }
+        Error::Refused(refusal) => of_refusal(refusal, context, resume),
+    };
+    Failure { exit, code, what: format!("{}: {error}", context.verb), place, cause: cause.to_owned(), next }
+}
+
+/// The cluster did not answer: what was done stays.
+fn of_client(error: &coppice_client::Error, context: &Context, resume: Option<String>) -> Failure {
+    let failure = errors::failure(error, context);
+    match (error.reason(), resume) {
+        (Some(Reason::Interrupted { .. }), resume) => Failure {
+            what: format!("{}: interrupted again and again before all was read: {error}", context.verb),
+            cause:
+                "nodes stop, partitions move, or a reading takes longer than limits.scan_snapshot_max_age, or keeps \
+                    more than limits.scan_snapshot_bytes alive"
+                    .to_owned(),
+            next: resume.unwrap_or_else(|| failure.next.clone()),
+            ..failure
+        },
+        (Some(reason), Some(resume)) if coppice_transfer::is_passing(reason) => {
+            Failure { cause: format!("{}; once it is over, --resume goes on", failure.cause), next: resume, ..failure }
+        }
+        (_, Some(resume)) if failure.exit == Exit::Unknown => Failure {
+            what: format!("{}: outcome unknown of some of it; --resume finds out", context.verb),
+            next: resume,
+            ..failure
+        },
+        _ => failure,
+    }
+}
+
+type Parts = (Exit, &'static str, String, &'static str, String);
+
+fn of_refusal(refusal: &Refusal, context: &Context, resume: Option<String>) -> Parts {
+    let help = || format!("coppice {} --help", context.verb);
+    let cluster = || context.endpoints.join(", ");
+    let on_disk = |path: &Path, cause, next| (Exit::Condition, "exists", path.display().to_string(), cause, next);
+    match refusal {
+        Refusal::Finished(path) => {
+            let verify = words::join(["coppice", "backup", "verify", &path.display().to_string()]);
+            on_disk(path, "a backup is never written over: name another directory, or --since this one", verify)
+        }
+        Refusal::Unfinished(path) => {
+            let cause = "--resume goes on with it and keeps what has not changed; or name another directory";
+            on_disk(path, cause, resume.unwrap_or_else(help))
+        }
+        Refusal::Foreign { directory, .. } => on_disk(directory, "a backup has a directory of its own", help()),
+        Refusal::InUse(path) => on_disk(path, "a backup into it is under way", help()),
+        Refusal::NoBackup(path) => {
+            let cause = "the path is wrong, or the backup was interrupted: `coppice backup DIR --resume` ends it";
+            (Exit::NotFound, "not_found", path.display().to_string(), cause, help())
+        }
+        Refusal::NotEmpty(_) => {
+            let cause = "a restore never writes over keys: --prefix puts it beside them, --resume goes on with one that was interrupted";
+            (Exit::Condition, "not_empty", cluster(), cause, help())
+        }
+        Refusal::Differs(_) => {
+            let cause = "somebody wrote it since, or it was there before the restore: restore into a cluster of its own, or with --prefix";
+            (Exit::Condition, "differs", cluster(), cause, help())
+        }
+        Refusal::OtherContent { .. } => {
+            let cause = "somebody writes to these keys meanwhile, or they were there before the restore";
+            (Exit::Failed, "differs", cluster(), cause, resume.unwrap_or_else(help))
+        }
+        Refusal::Format { path, .. } => {
+            let cause = "it was written by another version of this program";
+            (Exit::Failed, "format", path.display().to_string(), cause, "coppice --version".to_owned())
+        }
+        Refusal::OtherBase { base, .. } => {
+            let cause =
+                "an incremental backup needs the earlier ones where they were: side by side, or at the same path";
+            (Exit::NotFound, "not_found", base.display().to_string(), cause, help())
+        }
+        Refusal::LongKey(_) => {
+            (Exit::Usage, "too_large", "--prefix".to_owned(), "a key has at most 4 KiB, its prefix included", help())
+        }
+        Refusal::OtherFile(path) => {
+            let cause = "the file was replaced or changed; without --resume it is imported from its beginning";
+            (Exit::Condition, "differs", path.display().to_string(), cause, help())
+        }
+        Refusal::NoPosition(path) => {
+            let cause = "no import of this file was interrupted, or its position was removed";
+            (Exit::NotFound, "not_found", path.display().to_string(), cause, help())
+        }
+    }
+}
