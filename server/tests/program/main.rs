@@ -1,5 +1,6 @@
 //! The program as its users have it: real processes, real signals, real files.
 
+mod backups;
 mod broken_disks;
 mod broken_peers;
 #[path = "../common/mod.rs"]

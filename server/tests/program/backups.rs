@@ -1,0 +1,186 @@
+//! Backups and restores by the real program: whole, damaged, interrupted, incremental, of a cluster under faults.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use coppice_client::{Operation, Range};
+use serde_json::Value;
+
+use crate::support::{Cluster, Said, eventually, run};
+
+fn text(path: &std::path::Path) -> String {
+    path.display().to_string()
+}
+
+#[track_caller]
+fn expect(said: &Said, code: i32, out: &str, err: &str) {
+    assert_eq!(said.code, code, "{said:?}");
+    assert!(said.out.starts_with(out) && said.err.contains(err), "{said:?}");
+}
+
+fn put(cluster: &Cluster, keys: std::ops::Range<u32>, value: &str) {
+    let client = cluster.client();
+    let operations = keys.map(|n| Operation::put(format!("k{n:06}").as_str(), value)).collect();
+    assert!(client.execute(operations).into_iter().all(|outcome| outcome.is_ok()));
+}
+
+/// The key in the middle, so that both partitions hold some.
+const SPLIT: &str = "k002000";
+
+#[test]
+fn a_backup_goes_into_a_cluster_of_another_shape_and_beside_other_keys() {
+    let (from, into) = (Cluster::formed(1, SPLIT), Cluster::formed(1, "k000500,k001000,k003000"));
+    put(&from, 0..4_000, "a value of twenty-two");
+    let directory = text(&from.scratch.path("backup"));
+    let said = from.run(&["backup", &directory, "-o", "json"]);
+    assert_eq!(said.code, 0, "{said:?}");
+    let made: Value = serde_json::from_str(&said.out).expect("json");
+    assert_eq!((&made["keys"], made["positions"].as_array().map(Vec::len)), (&4_000.into(), Some(2)), "{made}");
+    expect(&run(&["backup", "verify", &directory]), 0, "whole: 4000 keys, ", "one moment: p1#");
+    expect(&into.run(&["restore", &directory]), 0, "restored: 4000 keys, ", "the backup is one moment");
+    assert_eq!(into.run(&["get", "k003999"]).out, "a value of twenty-two");
+    // The keys are there: nothing is written over them.
+    expect(&into.run(&["restore", &directory]), 5, "", "the cluster holds keys already, the first is k000000");
+    expect(&into.run(&["restore", &directory, "--prefix", "old/"]), 0, "restored: 4000 keys, ", "");
+    assert_eq!(into.run(&["scan", "..", "--count"]).out, "8000\n");
+    assert_eq!(into.run(&["get", "old/k000000"]).out, "a value of twenty-two");
+}
+
+#[test]
+fn an_incremental_backup_holds_what_has_changed() {
+    let cluster = Cluster::formed(1, SPLIT);
+    put(&cluster, 0..4_000, &"x".repeat(300));
+    let paths = ["monday", "tuesday", "wednesday"].map(|name| cluster.scratch.path(name));
+    let [monday, tuesday, wednesday] = paths.each_ref().map(|path| text(path));
+    let made = |words: &[&str]| -> Value {
+        let said = cluster.run(&[words, &["-o", "json"]].concat());
+        assert_eq!(said.code, 0, "{said:?}");
+        serde_json::from_str(&said.out).expect("json")
+    };
+    let whole = made(&["backup", &monday])["written_bytes"].as_u64().expect("a number");
+    put(&cluster, 100..110, "changed");
+    let second = made(&["backup", &tuesday, "--since", &monday]);
+    assert!(second["written_bytes"].as_u64().expect("a number") * 2 < whole, "{second} of {whole}");
+    assert_eq!(second["builds_on"], serde_json::json!(["../monday"]));
+    put(&cluster, 3_000..3_010, "changed");
+    let third = made(&["backup", &wednesday, "--since", &tuesday]);
+    assert_eq!(third["builds_on"].as_array().map(Vec::len), Some(2), "{third}");
+    expect(&run(&["backup", "verify", &wednesday]), 0, "whole: 4000 keys", "it builds on");
+    let into = Cluster::formed(1, "");
+    expect(&into.run(&["restore", &wednesday]), 0, "restored: 4000 keys", "");
+    assert_eq!(into.run(&["get", "k000105"]).out, "changed");
+    // Moved together they find each other; without the earlier one, the later one says what it lacks.
+    std::fs::rename(&monday, cluster.scratch.path("gone")).expect("it can be moved");
+    expect(&run(&["backup", "verify", &wednesday]), 4, "", "is not the earlier backup that");
+}
+
+#[test]
+fn damage_and_mistakes_are_named() {
+    let cluster = Cluster::formed(1, SPLIT);
+    put(&cluster, 0..4_000, &"x".repeat(100));
+    let directory = cluster.scratch.path("backup");
+    let path = text(&directory);
+    expect(&cluster.run(&["restore", &path]), 4, "", "holds no finished backup");
+    expect(&cluster.run(&["backup", &path]), 0, "backed up: 4000 keys", "");
+    expect(&cluster.run(&["backup", &path]), 5, "", "holds a finished backup");
+    expect(&cluster.run(&["backup", "s3://bucket/x"]), 2, "", "s3:// is not supported");
+    // Without its manifest it is a backup that was interrupted; its last chunk is torn.
+    std::fs::remove_file(directory.join("manifest")).expect("it is there");
+    let pairs = directory.join("pairs-00001");
+    let size = std::fs::metadata(&pairs).expect("it is there").len();
+    std::fs::OpenOptions::new().write(true).open(&pairs).and_then(|file| file.set_len(size - 1)).expect("it is cut");
+    expect(&cluster.run(&["backup", &path]), 5, "", "holds a backup that was interrupted");
+    expect(&run(&["backup", "verify", &path]), 4, "", "holds no finished backup");
+    let said = cluster.run(&["backup", &path, "--resume", "-o", "json"]);
+    let made: Value = serde_json::from_str(&said.out).expect("json");
+    assert!(made["unchanged_bytes"].as_u64() > Some(0) && made["written_bytes"].as_u64() > Some(0), "{said:?}");
+    expect(&run(&["backup", "verify", &path]), 0, "whole: 4000 keys", "");
+    let mut bytes = std::fs::read(&pairs).expect("it is there");
+    bytes[100] ^= 1;
+    std::fs::write(&pairs, &bytes).expect("it is writable");
+    let into = Cluster::formed(1, "");
+    for said in [run(&["backup", "verify", &path]), into.run(&["restore", &path])] {
+        expect(&said, 1, "", "pairs-00001 at byte 16: the checksum of the pairs differs");
+    }
+    std::fs::write(directory.join("notes"), "x").expect("it is writable");
+    std::fs::remove_file(directory.join("manifest")).expect("it is there");
+    expect(&cluster.run(&["backup", &path, "--resume"]), 5, "", "holds other files: notes");
+}
+
+#[test]
+fn an_interrupted_restore_goes_on_and_finds_foreign_values() {
+    let (from, into) = (Cluster::formed(1, SPLIT), Cluster::formed(1, "k001000"));
+    put(&from, 0..4_000, "value");
+    let directory = text(&from.scratch.path("backup"));
+    expect(&from.run(&["backup", &directory]), 0, "", "");
+    // Some of it is there.
+    put(&into, 700..1_300, "value");
+    expect(&into.run(&["restore", &directory, "--resume"]), 0, "restored: 4000 keys", "");
+    // A key that the backup does not have, and a value that is another.
+    into.run(&["put", "z", "1"]);
+    expect(&into.run(&["restore", &directory, "--resume"]), 1, "", "the cluster holds 4001 pairs");
+    into.run(&["delete", "z"]);
+    into.run(&["put", "k000007", "other"]);
+    expect(&into.run(&["restore", &directory, "--resume"]), 5, "", "the key k000007 holds a value that is not");
+}
+
+/// Two keys in different partitions are only ever written by this test, first one and then the other, with ascending
+/// numbers: at every moment the first is the second or one more. Their backup is one moment although nodes are killed
+/// while it is taken, and so is what is restored.
+#[test]
+fn a_backup_under_faults_and_writes_is_one_moment() {
+    let mut cluster = Cluster::formed(3, SPLIT);
+    put(&cluster, 0..4_000, &"x".repeat(200));
+    cluster.run(&["put", "a", "0"]);
+    cluster.run(&["put", "z", "0"]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (client, stopped) = (cluster.client(), Arc::clone(&stop));
+    let writer = std::thread::spawn(move || {
+        for n in 1u64.. {
+            for key in ["a", "z"] {
+                // One that is unknown is repeated: a later number never meets an earlier one that is late.
+                while client.put(key, n.to_string().as_str()).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+            client.put(format!("k{:06}", n % 4_000).as_str(), n.to_string().as_str()).ok();
+            if stopped.load(Ordering::Relaxed) {
+                return n;
+            }
+        }
+        unreachable!("it is told to stop")
+    });
+    let into = Cluster::formed(1, "k003000");
+    let endpoints = cluster.endpoints();
+    for round in 0..3 {
+        let directory = text(&cluster.scratch.path(&format!("backup{round}")));
+        let (words, at) = (["backup".to_owned(), directory.clone()], endpoints.clone());
+        let backup = std::thread::spawn(move || {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            crate::support::run_at(&at, &words, b"")
+        });
+        cluster.kill(round);
+        let said = backup.join().expect("it ends");
+        expect(&said, 0, "backed up: 4002 keys", "one moment: ");
+        cluster.start(round, "ready");
+        expect(&run(&["backup", "verify", &directory]), 0, "whole: 4002 keys", "");
+        let prefix = format!("{round}/");
+        expect(&into.run(&["restore", &directory, "--prefix", &prefix]), 0, "restored: 4002 keys", "");
+        let restored = into.client();
+        let number = |key: &str| -> u64 {
+            let value =
+                restored.get(format!("{prefix}{key}").as_str()).expect("it serves").output.expect("it is there");
+            std::str::from_utf8(&value).expect("digits").parse().expect("a number")
+        };
+        let (first, second) = (number("a"), number("z"));
+        assert!(
+            first == second || first == second + 1,
+            "round {round}: {first} and {second} were never there together"
+        );
+        let mut keys = restored.range(Range::prefix(prefix.as_bytes()).count_only()).expect("it serves");
+        assert_eq!(keys.count().expect("it serves"), 4_002);
+    }
+    stop.store(true, Ordering::Relaxed);
+    assert!(writer.join().expect("it writes") > 3);
+    eventually("the cluster is whole", || cluster.run(&["status"]).code == 0);
+}
