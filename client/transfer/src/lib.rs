@@ -16,9 +16,12 @@ pub mod backup;
 pub mod chunk;
 pub mod directory;
 pub mod error;
+pub mod export;
+pub mod import;
 pub mod load;
 pub mod manifest;
 pub mod restore;
+pub mod rows;
 pub mod text;
 
 pub use error::{Error, Result};

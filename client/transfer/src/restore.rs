@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 
-use bytes::BytesMut;
 use coppice_btree::Digest;
 use coppice_client::wire::KEY_BYTES_MAX;
 use coppice_client::{Client, Range, Value};
@@ -68,7 +67,7 @@ async fn load(client: &Client, plan: &Plan, mut backup: Backup, told: &mut impl 
     let reader = tokio::task::spawn_blocking(move || {
         for entry in std::mem::take(&mut backup.manifest.chunks) {
             let chunk = backup.read(&entry)?;
-            let pairs = chunk.pairs().map(|(key, value)| Ok((prefixed(&prefix, key)?, Value::from(value))));
+            let pairs = chunk.pairs().map(|(key, value)| Ok((prefixed(&prefix, key.into())?, Value::from(value))));
             let pairs: Pairs = pairs.collect::<Result<_>>()?;
             if sender.blocking_send(pairs).is_err() {
                 break;
@@ -89,16 +88,15 @@ async fn load(client: &Client, plan: &Plan, mut backup: Backup, told: &mut impl 
     loader.drain().await
 }
 
-fn prefixed(prefix: &[u8], key: &[u8]) -> Result<Value> {
-    if prefix.len() + key.len() > KEY_BYTES_MAX {
-        return Err(Refusal::LongKey(Coding::Plain.show(key)).into());
-    }
+/// The key behind a prefix.
+pub(crate) fn prefixed(prefix: &[u8], key: Value) -> Result<Value> {
     if prefix.is_empty() {
-        return Ok(key.into());
+        return Ok(key);
     }
-    let mut whole = BytesMut::from(prefix);
-    whole.extend_from_slice(key);
-    Ok(Value::from(&whole[..]))
+    if prefix.len() + key.len() > KEY_BYTES_MAX {
+        return Err(Refusal::LongKey(Coding::Plain.show(&key)).into());
+    }
+    Ok(Value::from([prefix, &key].concat()))
 }
 
 /// Reads what was restored, at one moment, and compares it with the backup.

@@ -235,9 +235,9 @@ pub struct ResumeArgs {
     pub token: Option<String>,
 }
 
-/// `scan`
+/// A range of keys.
 #[derive(Debug, Clone, Args)]
-pub struct ScanArgs {
+pub struct RangeArgs {
     /// `a..b` (b excluded), `a..=b`, `a..`, `..b` or `..`
     #[arg(conflicts_with_all = ["prefix", "from", "to"])]
     pub range: Option<OsString>,
@@ -250,6 +250,14 @@ pub struct ScanArgs {
     /// The first key beyond the range
     #[arg(long, value_name = "KEY")]
     pub to: Option<OsString>,
+}
+
+/// `scan`
+#[derive(Debug, Clone, Args)]
+pub struct ScanArgs {
+    /// Which keys.
+    #[command(flatten)]
+    pub keys: RangeArgs,
     /// Stop after this many pairs
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,

@@ -27,6 +27,7 @@ mod page_token;
 pub mod predict;
 mod progress;
 mod range;
+pub mod rows;
 pub(crate) mod run;
 mod scan;
 pub(crate) mod serve;

@@ -282,7 +282,8 @@ pub struct ScanEnd {
 }
 
 impl ScanEnd {
-    fn sentence(&self) -> String {
+    /// In words.
+    pub(super) fn sentence(&self) -> String {
         if self.positions.is_empty() {
             return "0 keys: nothing lies between the ends".to_owned();
         }

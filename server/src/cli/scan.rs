@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use coppice_client::{Range, RangeStream};
 
-use super::args::{Cli, ScanArgs};
+use super::args::{Cli, RangeArgs, ScanArgs};
 use super::connect::connect;
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
@@ -82,7 +82,12 @@ async fn print(
 
 /// What the arguments ask for.
 fn range_of(args: &ScanArgs, coding: Coding, inputs: &mut Inputs<'_>) -> Result<Range, Failure> {
-    let mut range = bounds_of(args, coding, inputs)?;
+    let keys = &args.keys;
+    if keys.range.is_none() && keys.prefix.is_none() && keys.from.is_none() && keys.to.is_none() {
+        let cause = "`..` is every key, `a..b` those from a to before b, --prefix P those that begin with P";
+        return Err(Failure { next: "coppice scan ..".to_owned(), ..refused("which keys?".to_owned(), cause) });
+    }
+    let mut range = bounds_of("scan", keys, coding, inputs)?;
     if args.reverse {
         range = range.reverse();
     }
@@ -110,16 +115,18 @@ fn range_of(args: &ScanArgs, coding: Coding, inputs: &mut Inputs<'_>) -> Result<
     Ok(range.limit(args.limit.unwrap_or(0)).limit_bytes(args.bytes.unwrap_or(0)))
 }
 
-fn bounds_of(args: &ScanArgs, coding: Coding, inputs: &mut Inputs<'_>) -> Result<Range, Failure> {
+/// The keys that are meant; all of them if nothing is said.
+pub(super) fn bounds_of(
+    verb: &str,
+    args: &RangeArgs,
+    coding: Coding,
+    inputs: &mut Inputs<'_>,
+) -> Result<Range, Failure> {
     if let Some(prefix) = &args.prefix {
         return Ok(Range::prefix(&inputs.bytes("--prefix", prefix)?));
     }
     let bounds = match &args.range {
         Some(range) => Bounds::parse(range.as_bytes(), coding),
-        None if args.from.is_none() && args.to.is_none() => {
-            let cause = "`..` is every key, `a..b` those from a to before b, --prefix P those that begin with P";
-            return Err(Failure { next: "coppice scan ..".to_owned(), ..refused("which keys?".to_owned(), cause) });
-        }
         None => {
             let mut end = |name, key: &Option<OsString>| match key.as_deref().filter(|key| !key.is_empty()) {
                 Some(key) => inputs.bytes(name, key).map(Some),
@@ -128,8 +135,10 @@ fn bounds_of(args: &ScanArgs, coding: Coding, inputs: &mut Inputs<'_>) -> Result
             Bounds::of_keys(end("--from", &args.from)?, end("--to", &args.to)?, coding)
         }
     };
-    let bounds =
-        bounds.map_err(|error| refused(error.to_string(), "a range is written `a..b`, or as --from a --to b"))?;
+    let bounds = bounds.map_err(|error| {
+        let cause = "a range is written `a..b`, or as --from a --to b";
+        Failure::usage(format!("{verb}: {error}"), cause, format!("coppice {verb} --help"))
+    })?;
     Ok(Range::between(&bounds.low, bounds.high.as_deref()))
 }
 

@@ -16,12 +16,14 @@ use super::input::Inputs;
 use super::inspect::InspectVerb;
 use super::operate::{CheckVerb, LeaderVerb};
 use super::output::Output;
+use super::rows::{ExportArgs, ImportArgs};
 use super::shape_args::{NodeVerb, PartitionVerb, RebalanceArgs};
 use super::transfer::{BackupArgs, BackupVerb, RestoreArgs};
 use super::tuning::{TuningArgs, TuningVerb};
 use super::user::UserVerb;
 use super::{
-    cert, cluster, config_verb, data, inspect, local, operate, predict, settings, shape, shell, transfer, tuning, user,
+    cert, cluster, config_verb, data, inspect, local, operate, predict, rows, settings, shape, shell, transfer, tuning,
+    user,
 };
 
 /// Everything that the program does.
@@ -68,6 +70,10 @@ pub enum Verb {
     Backup(BackupArgs),
     /// Load a backup into a cluster, and prove that it is there
     Restore(RestoreArgs),
+    /// Load the rows of a file: CSV, JSON lines, a dump of Redis, a snapshot of etcd
+    Import(ImportArgs),
+    /// Write keys and values, as they are at one moment, to a file
+    Export(ExportArgs),
     /// Manage users and what they may do
     #[command(subcommand)]
     User(UserVerb),
@@ -128,6 +134,8 @@ impl Verb {
             Self::Backup(BackupArgs { verb: Some(BackupVerb::Verify { .. }), .. }) => "backup verify",
             Self::Backup(_) => "backup",
             Self::Restore(_) => "restore",
+            Self::Import(_) => "import",
+            Self::Export(_) => "export",
             Self::User(verb) => verb.name(),
             Self::Config(ConfigVerb::Get { .. }) => "config get",
             Self::Config(ConfigVerb::Describe { .. }) => "config describe",
@@ -183,10 +191,15 @@ pub(crate) async fn run(cli: &Cli, context: Context, output: &mut Output<'_>) ->
             Some(BackupVerb::Verify { directory }) => transfer::verify(&context, directory, output),
             None => transfer::back_up(cli, &context, args, output).await,
         },
-        Verb::Restore(args) => {
+        Verb::Restore(_) | Verb::Import(_) | Verb::Export(_) => {
             let mut stdin = io::stdin();
             let mut inputs = Inputs::new(context.verb, cli.global.coding(), &mut stdin);
-            transfer::restore(cli, &context, args, &mut inputs, output).await
+            match &cli.verb {
+                Verb::Restore(args) => transfer::restore(cli, &context, args, &mut inputs, output).await,
+                Verb::Import(args) => rows::import(cli, &context, args, &mut inputs, output).await,
+                Verb::Export(args) => rows::export(cli, &context, args, &mut inputs, output).await,
+                other => unreachable!("no transfer: {other:?}"),
+            }
         }
         Verb::Get(_) | Verb::Put(_) | Verb::Insert(_) | Verb::Delete(_) | Verb::Cas(_) | Verb::Scan(_) => {
             data::run(cli, context, output).await
