@@ -23,6 +23,7 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub struct Checkpoints {
     options: CheckpointOptions,
     /// Partitions for which one is being written.
     busy: Arc<Mutex<Busy>>,
+    /// How many times as fast as `checkpoint.rate` they are written; 0 is once.
+    hurry: Arc<AtomicU64>,
 }
 
 /// A checkpoint that counts.
@@ -95,7 +98,7 @@ impl Checkpoints {
     /// The system's.
     pub fn open(dir: &Path, options: CheckpointOptions) -> io::Result<Checkpoints> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let checkpoints = Checkpoints { dir: dir.to_owned(), options, busy: Arc::default() };
+        let checkpoints = Checkpoints { dir: dir.to_owned(), options, busy: Arc::default(), hurry: Arc::default() };
         for partition in checkpoints.partitions()? {
             for act in commit_protocol::opening() {
                 match act {
@@ -105,6 +108,11 @@ impl Checkpoints {
             }
         }
         Ok(checkpoints)
+    }
+
+    /// From now on checkpoints are written so many times as fast as `checkpoint.rate`, the one under way too.
+    pub fn hurry(&self, times: u64) {
+        self.hurry.store(times, Ordering::Relaxed);
     }
 
     fn clear(&self, partition: PartitionId) -> io::Result<()> {
@@ -123,7 +131,7 @@ impl Checkpoints {
     /// The system's.
     pub fn existing(dir: &Path, options: CheckpointOptions) -> io::Result<Checkpoints> {
         fs::read_dir(dir)?;
-        Ok(Checkpoints { dir: dir.to_owned(), options, busy: Arc::default() })
+        Ok(Checkpoints { dir: dir.to_owned(), options, busy: Arc::default(), hurry: Arc::default() })
     }
 
     /// Reads all of one checkpoint back, as a start would, and gives what it says of itself. Changes nothing.
@@ -369,7 +377,12 @@ impl SnapshotWriter {
             failpoint!(io "checkpoint.present").and_then(|()| flush()).map_err(at)?;
             return Err(CheckpointError::Present(partition, instance));
         }
-        let pace = Pace::new(&checkpoints.dir, rate_bytes, checkpoints.options.space_floor_bytes);
+        let pace = Pace::new(
+            &checkpoints.dir,
+            rate_bytes,
+            Arc::clone(&checkpoints.hurry),
+            checkpoints.options.space_floor_bytes,
+        );
         pace.check_space()?;
         if !checkpoints.busy.lock().unwrap_or_else(PoisonError::into_inner).begin(partition) {
             return Err(CheckpointError::Busy(partition));

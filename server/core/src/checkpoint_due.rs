@@ -14,6 +14,9 @@ const SPARE_MAX: u64 = 2;
 /// more checkpoints would take the disk from the log.
 const REPLAY_SHARE: u64 = 4;
 
+/// Checkpoints hurry so many times at most: beyond, they would take the processors from those who write.
+const HURRY_MAX: u64 = 4;
+
 /// What a start of the node would replay now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replays {
@@ -55,6 +58,18 @@ pub struct Storage {
     pub room: u64,
 }
 
+impl Storage {
+    /// What a start of the node may have to replay.
+    fn replays_max(&self) -> u64 {
+        self.log_bytes_setting.max(self.replays.checkpoints / REPLAY_SHARE)
+    }
+
+    /// How many times as fast as `checkpoint.rate` checkpoints are written: faster while the log runs away from them.
+    pub fn hurry(&self) -> u64 {
+        (self.replays.bytes / self.replays_max().max(1)).clamp(1, HURRY_MAX)
+    }
+}
+
 /// Of a group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Needs {
@@ -93,9 +108,8 @@ pub fn due(needs: Needs, storage: Storage) -> Option<Due> {
     // Old log goes, or what was deleted since the last one.
     let gives_room = needs.pins || needs.data.saturating_mul(2) < needs.checkpoint;
     let makes_room = storage.full && gives_room && needs.data < storage.room;
-    let replays = storage.replays;
-    let bound = storage.log_bytes_setting.max(replays.checkpoints / REPLAY_SHARE);
-    let shortens = needs.replays_most && replays.bytes > bound && !mutant!(replays_without_bound);
+    let shortens =
+        needs.replays_most && storage.replays.bytes > storage.replays_max() && !mutant!(replays_without_bound);
     let settled = needs.alone && !needs.advanced;
     // A second one of the same instance would be no other.
     if (makes_room || keeps_spare && !needs.advanced) && !settled {
@@ -118,6 +132,16 @@ mod tests {
         assert_eq!([logged(100, 0), logged(101, 0)], [None, Some(Due::Second)]);
         assert_eq!([logged(101, 200), logged(201, 200)], [None, Some(Due::Second)]);
         assert_eq!(due(Needs { owes: true, ..Needs::default() }, STORAGE), Some(Due::Second));
+    }
+
+    #[test]
+    fn checkpoints_hurry_while_a_start_would_replay_more_than_its_bound() {
+        let hurry = |bytes, checkpoints| {
+            let replays = Replays { bytes, checkpoints, ..NOTHING };
+            Storage { replays, ..STORAGE }.hurry()
+        };
+        assert_eq!([0, 100, 199, 200, 350, 9_000].map(|bytes| hurry(bytes, 0)), [1, 1, 1, 2, 3, 4]);
+        assert_eq!(hurry(600, 1_200), 2, "a quarter of the checkpoints is the bound");
     }
 
     #[test]
