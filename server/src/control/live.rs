@@ -16,8 +16,8 @@ use super::Control;
 use super::status::local_status;
 use super::survey::survey_each;
 
-/// How long another node may take to say how it is.
-const ASK_TIMEOUT: Duration = Duration::from_millis(300);
+/// How long another node may take to say how it is; as for `status`.
+const ASK_TIMEOUT: Duration = Duration::from_millis(450);
 
 /// Another node has a page open.
 pub(super) fn answer_live_report(control: &Control, after: u64, reply: oneshot::Sender<Answer>) {

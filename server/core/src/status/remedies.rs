@@ -35,7 +35,8 @@ pub fn remedies(status: &Status, peer: impl Fn(NodeId) -> Option<String>) -> Vec
     for node in status.nodes.iter().filter(|node| !node.up) {
         let address = peer(node.id).unwrap_or_else(|| "ADDRESS".to_owned());
         let replace = format!("coppice node replace {} {address}", node.id);
-        add(format!("{} is down: start it again; only if its disk is lost, replace it", node.id), Some(&replace));
+        let mend = "start it again, or mend its network; only if its disk is lost, replace it";
+        add(format!("{} does not answer: {mend}", node.id), Some(&replace));
     }
     for text in refusing(status) {
         add(format!("{text}; deletes go on; more room comes with another node"), Some("coppice node add ADDRESS"));
@@ -100,7 +101,7 @@ mod tests {
         status.nodes[1].up = false;
         status.nodes[2].up = false;
         let [(wrong, verb), (_, unknown)] = &of(&status)[..] else { panic!("two nodes: {:?}", of(&status)) };
-        assert!(wrong.starts_with("n2 is down"), "{wrong}");
+        assert!(wrong.starts_with("n2 does not answer"), "{wrong}");
         assert_eq!(verb.as_deref(), Some("coppice node replace n2 h2:7402"));
         assert_eq!(unknown.as_deref(), Some("coppice node replace n3 ADDRESS"), "the map does not say where");
     }

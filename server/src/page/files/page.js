@@ -207,11 +207,14 @@ function showNodes(status) {
   }, state);
 }
 
+const TUNING_MAX = 12;
 const NAMES = { Cpu: "the leader's thread", Network: "the way to a quorum", Disk: "the log's device" };
 
 function showTuning(status, tuning) {
   const head = [["group", "text"], ["leader", "text"], ["batch: at most"], ["measured"], ["window: at most"], ["predicted"], ["measured"], ["commands: predicted"], ["measured"], ["", "text"], ["then busy", "text"], ["ahead"], ["undone"]];
-  const all = tuning.groups.filter((group) => group.partition !== "p0");
+  const data = tuning.groups.filter((group) => group.partition !== "p0");
+  const busy = [...data].sort((a, b) => (b.account?.measured_throughput ?? -1) - (a.account?.measured_throughput ?? -1));
+  const all = data.length > TUNING_MAX ? busy.slice(0, TUNING_MAX) : data;
   table("tuning", head, all, (group) => group.partition, (group) => {
     const { account, in_force: force } = group;
     const own = groups.get(group.leader)?.[group.partition];
@@ -232,8 +235,9 @@ function showTuning(status, tuning) {
       told((account) => NAMES[account.bottleneck]), own ? number(own.speculative_instances) : "–", own ? number(own.undone_commands) : "–",
     ];
   });
-  const busiest = all.filter((group) => group.account).sort((a, b) => b.account.measured_throughput - a.account.measured_throughput)[0];
-  const off = tuning.on ? "" : "Tuning is off: batches and windows are as set. ";
+  const busiest = busy[0]?.account ? busy[0] : null;
+  const off = (data.length > all.length ? `The ${all.length} busiest of ${data.length} groups; all: coppice tuning. ` : "") +
+    (tuning.on ? "" : "Tuning is off: batches and windows are as set. ");
   at("reason").textContent = off + (busiest
     ? `${busiest.partition} decides ${rate(busiest.account.measured_throughput)} commands/s. In such batches and this window it comes to ` +
       `${rate(busiest.account.predicted_throughput)} at most: then ${NAMES[busiest.account.bottleneck]} is busy all the time. ` +
@@ -242,6 +246,20 @@ function showTuning(status, tuning) {
 }
 
 // --- Where it comes from --------------------------------------------------------------------------------------------
+
+const LATE_MS = 2000; // an event comes each second
+let heard = null; // when the newest event came, and from whom
+
+// How the page is fed; what it shows is dim while it may be old.
+function feed(state, text) {
+  page.dataset.feed = state;
+  at("feed").dataset.state = state;
+  if (at("feed").textContent !== text) at("feed").textContent = text;
+}
+setInterval(() => {
+  const silence = heard ? Date.now() - heard.at : 0;
+  if (silence > LATE_MS) feed("lost", `■ ${heard.from} says nothing for ${Math.round(silence / 1000)} s`);
+}, 500);
 
 const nameOf = (base) => {
   const address = base === "" ? location.host : base.replace("http://", "");
@@ -255,17 +273,19 @@ const stream = new Stream(isDemo ? nodes : ["", ...nodes], {
     at("token").hidden = true;
     take(event);
     if (event.status) stream.know(bases(Object.values(event.nodes).map((node) => node.admin)));
-    at("feed").dataset.state = "live";
-    at("feed").textContent = `live from ${event.status?.answered_by ?? nameOf(base)}`;
+    heard = { at: Date.now(), from: event.status?.answered_by ?? nameOf(base) };
+    feed("live", `live from ${heard.from}`);
   },
   lost(base, next, why) {
-    at("feed").dataset.state = "lost";
-    at("feed").textContent = `■ ${nameOf(base)}: ${why}; asking ${nameOf(next)}`;
+    heard = null;
+    feed("lost", `■ ${nameOf(base)}: ${why}; asking ${nameOf(next)}`);
     if (!newest) say("warn", "connecting", "no node has answered yet");
   },
   denied(text) {
     at("token").hidden = false;
     at("denied").textContent = stream.token ? text : "";
+    feed("lost", "■ a token is needed");
+    if (!newest) say("warn", "a token is needed", "");
     at("token").elements.token.focus();
   },
 });

@@ -11,7 +11,7 @@ export class Stream {
     this.bases = bases;
     this.on = on;
     this.at = 0;
-    this.alone = new Map();
+    this.alone = new Map(); // when a node last failed, or heard no majority
     this.token = sessionStorage.getItem("token") ?? "";
     this.wake = () => {};
   }
@@ -41,6 +41,7 @@ export class Stream {
         await new Promise((wake) => (this.wake = wake));
         continue;
       }
+      this.alone.set(base, Date.now());
       this.on.lost(base, this.bases[this.at % this.bases.length], why);
       await new Promise((done) => setTimeout(done, PAUSE_MS));
     }
@@ -71,8 +72,9 @@ export class Stream {
         for (const event of events) {
           if (!event.startsWith("data: ")) continue;
           const told = JSON.parse(event.slice(6));
-          this.on.event(told, base);
+          // What a node that is cut off believes is shown only if no other one knows better.
           if (told.status && !told.status.majority && this.passes(base)) return "it hears no majority";
+          this.on.event(told, base);
         }
       }
     } finally {
@@ -81,9 +83,8 @@ export class Stream {
     }
   }
 
-  // A node that hears no majority knows only itself: others may know better, unless all say the same.
+  // A node that hears no majority knows only itself: others may know better, unless none of them did lately.
   passes(base) {
-    this.alone.set(base, Date.now());
     return this.bases.some((other) => other !== base && Date.now() - (this.alone.get(other) ?? 0) > OPINION_MS);
   }
 }

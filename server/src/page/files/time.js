@@ -84,7 +84,11 @@ const latency = (share) => (all) => {
   return quantile(Array.from(buckets, (count) => count ?? 0), share);
 };
 
-export const ms = (value) => (value === null || value === undefined ? "–" : `${value < 10 ? value.toFixed(1) : number(value)} ms`);
+export const ms = (value) => {
+  if (value === null || value === undefined) return "–";
+  if (value < 1) return `${number(value * 1000)} µs`;
+  return value < 10000 ? `${value < 10 ? value.toFixed(1) : number(value)} ms` : `${number(value / 1000)} s`;
+};
 const perS = (value) => (value === null || value === undefined ? "–" : `${rate(value)}/s`);
 const count = (value) => (value === null || value === undefined ? "–" : number(value));
 const bytes = (value) => (value === null || value === undefined ? "–" : size(value));
@@ -97,18 +101,19 @@ const CHARTS = [
     line("writes", perSecond("writes"), "--n1"), line("reads", perSecond("reads"), "--n2", DASH)] },
   { title: "Latency of requests", show: ms, axis: axisMs, log: true, series: [
     line("p50", latency(0.5), "--n3"), line("p99", latency(0.99), "--n2", DASH), line("p99.9", latency(0.999), "--n4", DOTS)] },
-  { title: "Flush of the log, p99", show: ms, axis: axisMs, each: (moment) => (moment.flush_us_p99 > 0 ? moment.flush_us_p99 / 1000 : null) },
+  { title: "Flush of the log, p99", show: ms, axis: axisMs, log: true, each: (moment) => (moment.flush_us_p99 > 0 ? moment.flush_us_p99 / 1000 : null) },
   { title: "Memory", show: bytes, axis: axisBytes, each: (moment) => moment.memory_bytes, base: 2 },
   { title: "Refused, and undone", show: perS, axis: rate, series: [
     line("refused or failed", perSecond("failed"), "--n4"), line("undone", perSecond("undone"), "--n5", DASH)] },
-  { title: "Gate: replies waited, p99", show: ms, axis: axisMs, series: [line("waited", worst("hold_us_p99"), "--n5")] },
+  { title: "Gate: replies waited, p99", show: ms, axis: axisMs, log: true, series: [line("waited", worst("hold_us_p99"), "--n5")] },
   { title: "Queries with a ticket", show: count, axis: rate, series: [
     line("in flight", total("tickets_in_flight"), "--n1"), line("ended/s", perSecond("queries"), "--n6", DASH)] },
   { title: "Log on disk", show: bytes, axis: axisBytes, each: (moment) => moment.log_bytes, base: 2 },
 ];
 
 function axisMs(value) {
-  return value === 0 ? "0" : value >= 1000 ? `${value / 1000} s` : `${+value.toPrecision(2)} ms`;
+  if (value === 0) return "0";
+  return value >= 1000 ? `${value / 1000} s` : value < 1 ? `${+(value * 1000).toPrecision(2)} µs` : `${+value.toPrecision(2)} ms`;
 }
 
 const DASHES = [SOLID, DASH, DOTS, [8, 3, 1, 3]];
@@ -236,7 +241,13 @@ export function showTime(all, now) {
   };
 }
 
+// Of what happened in one second, the worst is drawn.
 export function mark(event) {
+  const last = marks.at(-1);
+  if (last && event.at - last.at < 1500) {
+    if (event.state === "bad" && last.state !== "bad") Object.assign(last, event, { at: last.at });
+    return;
+  }
   marks.push(event);
   while (marks.length && marks[0].at < Date.now() - SECONDS * 1000) marks.shift();
 }
