@@ -54,7 +54,8 @@ struct Page {
 struct Store {
     /// The newest, its moments taken out; none: nothing yet.
     newest: Option<ClusterLive>,
-    /// Of each node: the number of its newest moment, and its moments, each with the number of the event that brought it.
+    /// Of each node: the number of its newest moment, and its moments, each with the number of the event that brought
+    /// it.
     moments: BTreeMap<NodeId, (u64, VecDeque<(u64, Moment)>)>,
     /// Events so far.
     events: u64,

@@ -1,5 +1,5 @@
-//! The demo's own page (operations.md 1.8): that of a node, with buttons. It is served on this machine only, takes orders
-//! from itself only, and outlives every node.
+//! The demo's own page (operations.md 1.8): that of a node, with buttons. It is served on this machine only, takes
+//! orders from itself only, and outlives every node.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -80,8 +80,8 @@ fn all_since(now: &Counts, then: &Counts) -> [u32; BUCKETS_MAX] {
     std::array::from_fn(|at| since(now[at], then[at]))
 }
 
-/// The time that 99 of 100 observations stayed below, in microseconds; 0: there are none. Buckets are powers of 2; within
-/// one, observations are taken to lie evenly between the logarithms of its bounds.
+/// The time that 99 of 100 observations stayed below, in microseconds; 0: there are none. Buckets are powers of 2;
+/// within one, observations are taken to lie evenly between the logarithms of its bounds.
 fn p99_us(counts: &[u32; BUCKETS_MAX]) -> u32 {
     let all: f64 = counts.iter().map(|&count| f64::from(count)).sum();
     let mut rest = all * 0.99;

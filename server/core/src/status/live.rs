@@ -21,7 +21,7 @@ pub struct Moment {
     pub reads: u32,
     /// Requests that it refused or failed.
     pub failed: u32,
-    /// How long its requests took: how many up to 32 us, 64 us, and so on by powers of 2. Zeros at the end are left out.
+    /// How many of its requests took up to 32 us, 64 us, and so on by powers of 2. Zeros at the end are left out.
     pub latencies: Vec<u32>,
     /// Flush of the log, in microseconds; 0: there was none.
     pub flush_us_p99: u32,

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn each_trouble_has_its_sentence_and_the_words_of_status() {
+    fn each_reason_has_its_sentence_in_the_words_of_status() {
         let mut status = status();
         status.partitions[1].refuses = Some("memory limit".into());
         status.partitions[2].replicas.pop();
