@@ -195,7 +195,7 @@ fn what_the_cluster_says_meanwhile_stands_above_what_is_typed() {
     seat.types("le\r");
     seat.sees("not found");
     seat.prompted();
-    seat.types("rest\t\t\r");
+    seat.types("resta\t\t\r");
     seat.sees("n3 up in ");
     seat.prompted();
     // Whoever ends the demo from outside gets the terminal back as it was.
