@@ -1,7 +1,10 @@
 //! The demo as a newcomer has it, and as scripts have it: it comes up, breaks as asked, and leaves nothing behind.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::time::Duration;
 
 use crate::support::{Running, Scratch, demo_alone, demo_beside_others, eventually, lives, program, run_at};
 
@@ -280,4 +283,56 @@ fn a_cut_node_is_missed_and_healing_brings_it_back() {
     assert!(said.contains("n2: every message to and from it takes 20ms longer"), "{said}");
     assert_eq!(said.matches("coppice> wait healthy\nhealthy: survives the loss of any 1 node\n").count(), 2, "{said}");
     assert!(temporary(&scratch).is_empty());
+}
+
+/// Sends a request to a page of this machine; the status code and all that comes back.
+fn http(address: &str, head: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("connect");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("set a timeout");
+    let (line, headers) = head.split_once('\n').unwrap_or((head, ""));
+    let (length, headers) = (body.len(), headers.lines().map(|header| format!("{header}\r\n")).collect::<String>());
+    let request = format!(
+        "{line} HTTP/1.1\r\nhost: {address}\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).expect("send");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status code");
+    (code, answer)
+}
+
+#[test]
+fn a_demo_has_a_page_of_its_own_that_alone_gives_orders() {
+    let _beside = demo_beside_others();
+    let mut demo = Demo::start(&["--no-prompt"]);
+    let ready = demo.running.said.last().expect("the line that begins with ready").clone();
+    let url = ready.split("page http://").nth(1).and_then(|rest| rest.split("/ui;").next());
+    let page = url.expect("the address of the page").to_owned();
+    demo.running.line("healthy");
+    let (code, answer) = http(&page, "GET /ui", "");
+    assert!(code == 200 && answer.contains("data-role=\"demo\" data-nodes=\"127.0.0.1:"), "{answer}");
+    let order = |line: &str, origin: &str| {
+        let head = format!("POST /ui/demo\ncontent-type: application/x-coppice-order\norigin: {origin}");
+        http(&page, &head, line)
+    };
+    let own = format!("http://{page}");
+    assert_eq!(order("kill 1", "http://example.com").0, 403);
+    assert_eq!(http(&page, "POST /ui/demo", "kill 1").0, 403);
+    assert_eq!(order("quit", &own).0, 400);
+    let outcome = |number: u32, wanted: &str| {
+        eventually(wanted, || {
+            let (_, answer) = http(&page, "GET /ui/demo", "");
+            answer.contains(&format!("\"number\":{number}")) && answer.contains(wanted)
+        });
+    };
+    assert_eq!(order("kill 1", &own).0, 202);
+    outcome(1, "{\"node\":\"n1\",\"state\":\"down\"}");
+    demo.running.line("page: kill 1");
+    assert_eq!(order("kill 1", &own).0, 202);
+    outcome(2, "n1 is down (try: restart 1)");
+    assert_eq!(order("restart 1", &own).0, 202);
+    outcome(3, "healthy: survives the loss of any 1 node");
+    demo.running.signal("TERM");
+    assert!(demo.running.ended().success());
+    demo.nothing_is_left();
 }

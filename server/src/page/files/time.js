@@ -157,7 +157,7 @@ function plot(chart) {
         : { range: (_, min, max) => [0, (max ?? 0) > 0 ? max * 1.15 : 1] },
     },
     axes: [
-      { stroke: dim, font, size: 20, gap: 2, grid: { show: false }, ticks: { ...grid, size: 3 }, space: 60, values: (_, ticks) => ticks.map((tick) => clock(tick * 1000, false)) },
+      { stroke: dim, font, size: 20, gap: 2, grid: { show: false }, ticks: { ...grid, size: 3 }, space: 60, values: (_, ticks) => ticks.map((tick) => (tick % 60 ? "" : clock(tick * 1000, false))) },
       { stroke: dim, font, size: 50, gap: 4, grid, ticks: { show: false }, space: 28, splits: chart.log ? decades : undefined, incrs: chart.base ? BINARY : undefined, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : chart.axis(tick))) },
     ],
     series: [{}, ...chart.lines.map(({ color: name, dash }) => ({ stroke: color(name), width: 1.5, dash: dash.length ? dash : undefined, points: { show: false }, spanGaps: false }))],
