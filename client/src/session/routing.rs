@@ -9,7 +9,7 @@ use super::calls::{CallKey, Request};
 use super::peers::{PendingRequest, RequestKind};
 use super::queue::{LastError, PartitionQueue};
 use super::{Effect, Session};
-use crate::command::{Answer, Command, Output, ReadMode};
+use crate::command::{Answer, Command, Operation, Output, ReadMode};
 use crate::error::{Cause, Error, Reason};
 use crate::map::{Entry, PartitionMap, Role};
 use crate::time::Time;
@@ -313,10 +313,13 @@ impl Session {
 /// Whether one partition can serve all of a request.
 fn is_within(entry: &Entry, request: &Request) -> bool {
     match request {
-        Request::Command(Command::One(_))
-        | Request::Resume(Command::One(_), _)
-        | Request::Get { .. }
-        | Request::Map => true,
+        // A move has two keys.
+        Request::Command(Command::One(operation)) | Request::Resume(Command::One(operation), _)
+            if !matches!(operation, Operation::Move { .. }) =>
+        {
+            true
+        }
+        Request::Get { .. } | Request::Map => true,
         Request::Command(command) | Request::Resume(command, _) => command.all_keys(|key| entry.contains(key)),
         Request::Range(range) => match (&range.high, &entry.high) {
             (_, None) => true,
