@@ -261,7 +261,10 @@ impl World {
         self.sent.insert(stream, vec![number]);
         self.step(
             at,
-            Input::Request { origin, request: Request::Pack { entry, commands: 1, work: 4, grows: true, known: true } },
+            Input::Request {
+                origin,
+                request: Request::Pack { entry, commands: 1, work: 4, grows: true, known: true, timed: false },
+            },
         );
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use coppice_btree::SettleProgress;
 use coppice_ordering::{Batch, Instance, ReplicaId, Ticket};
 
-use crate::machine::partition::{AbsorbedState, AwaitedState, PlacedTicket, Values};
+use crate::machine::partition::{AbsorbedState, AwaitedState, Expiry, PlacedTicket, Values};
 use crate::machine::{Answer, Machine, Mark};
 
 /// Instances that may be executed or waiting above the decided one. The proposer's window is far below it; a follower
@@ -181,6 +181,14 @@ impl Executor {
     /// See [`Machine::set_responders`].
     pub fn set_responders(&mut self, responders: Option<Box<[ReplicaId]>>) {
         self.machine.set_responders(responders);
+    }
+
+    /// Of a partition as last executed: when keys expire.
+    pub fn expiry_mut(&mut self) -> Option<&mut Expiry> {
+        match &mut self.machine {
+            Machine::Partition(partition) => Some(partition.expiry_mut()),
+            Machine::Directory(_) => None,
+        }
     }
 
     /// The state as last executed, to plant a bug in.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_btree::{Cursor, Edit, Op, Update, Value};
+use coppice_btree::{Cursor, Edit, Expiry, Op, Update, Value};
 use coppice_client::wire::{
     CollectRequest, Command, CommandsRequest, PartitionId, Position, QueryPlan, RangeRequest, ReadRequest, SessionId,
     Ticket, ValidateRequest, Version,
@@ -87,6 +87,8 @@ pub enum Request {
         grows: bool,
         /// Whether nodes of feature level 1 know all of them.
         known: bool,
+        /// Whether any of them asks for the time of the partition.
+        timed: bool,
     },
     /// Opens a session: the entry as the client made it.
     Open {
@@ -109,7 +111,10 @@ impl Request {
     /// The commands of a client, as an `entry` of the log. What cannot be read may do anything.
     pub fn pack(entry: Bytes, commands: &CommandsRequest) -> Request {
         let grows = commands.pack().map_or(true, |pack| pack.commands().any(|(_, command)| command_grows(&command)));
-        Request::Pack { entry, commands: commands.count, work: commands.work, grows, known: commands.known }
+        let known = commands.known;
+        let timed = !known
+            && commands.pack().is_ok_and(|pack| pack.commands().any(|(_, command)| command_asks_for_time(&command)));
+        Request::Pack { entry, commands: commands.count, work: commands.work, grows, known, timed }
     }
 
     /// Whether the partition may be larger afterwards: refused when disk or memory is full.
@@ -298,6 +303,21 @@ impl Reply {
     pub fn aborted(why: Abort) -> Reply {
         let unplaced = if let Abort::Unplaced(partition) = why { Some(PartitionId(partition.0)) } else { None };
         Reply::Aborted { text: why.to_string(), unplaced }
+    }
+}
+
+fn command_asks_for_time(command: &Command<'_>) -> bool {
+    let asks = |op: &Op<'_>| match op {
+        Op::Look { .. } => true,
+        Op::Update { terms, .. } => {
+            Update::read(terms).is_some_and(|update| matches!(update.expiry, Expiry::After { .. }))
+        }
+        _ => false,
+    };
+    match command {
+        Command::Op(op) => asks(op),
+        Command::Many(operations) => operations.iter().any(|op| asks(&op)),
+        Command::Load(_) => false,
     }
 }
 

@@ -8,7 +8,7 @@ use coppice_ordering::{Ballot, Configuration, Instance, Ticket};
 
 use crate::machine::Machine;
 use crate::machine::directory::{Directory, DirectoryState};
-use crate::machine::partition::Partition;
+use crate::machine::partition::{Expiry, Partition};
 use crate::replica::Replica;
 use crate::sessions::Sessions;
 
@@ -40,7 +40,7 @@ pub struct Blobs {
     pub changes: Bytes,
     /// The configuration in force and the instance that decided it.
     pub configuration: Bytes,
-    /// The state of the directory; empty in every other partition.
+    /// The state of the directory; in every other partition its time and when its keys expire, or nothing.
     pub directory: Bytes,
 }
 
@@ -117,6 +117,7 @@ pub fn take(cluster: ClusterId, replica: &Replica) -> TakenSnapshot {
             let sessions = if mutant!(snap_no_sessions) { Vec::new() } else { data.sessions().export() };
             blobs.sessions = postcard::to_stdvec(&sessions).expect(plain).into();
             blobs.changes = postcard::to_stdvec(&(data.sealed(), data.session_limits())).expect(plain).into();
+            blobs.directory = if mutant!(expiry_lost_in_snapshot) { Bytes::new() } else { data.expiry().export() };
             data.into_tree()
         }
     };
@@ -171,6 +172,7 @@ pub fn restore_with_capacity(
         let mut partition = Partition::restored(partition, range, map_version, tree, sessions, last_ticket);
         let (sealed, limits) = postcard::from_bytes(&blobs.changes).map_err(|_| NoState)?;
         partition.set_sealed(sealed);
+        partition.set_expiry(Expiry::import(&blobs.directory).ok_or(NoState)?);
         if !mutant!(install_default_limits) {
             partition.set_session_limits(limits);
         }

@@ -161,6 +161,13 @@ fn describe_part(part: &[u8], coding: Coding) -> Vec<Value> {
                 "do": "limits", "session_expiry": limits.expiry_instances, "sessions_max": limits.sessions_max,
                 "session_bytes_max": limits.bytes_max, "table_bytes_max": limits.table_bytes_max,
             })),
+            Part::Expire(due) => {
+                let mut fields = Map::new();
+                fields.insert("do".into(), "expire".into());
+                fields.insert("time_ms".into(), due.time.into());
+                fields.insert("keys".into(), due.keys.len().into());
+                values.push(Value::Object(fields));
+            }
             Part::Unknown => values.push(json!({ "do": "unknown" })),
         }
     }

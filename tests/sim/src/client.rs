@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use coppice_btree::{Condition, Edit, Returns, Update, Value};
+use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, Returns, Update, Value};
 use coppice_check::event::{Call, Text, Ticket};
 use coppice_client::command::{Command, Operation};
 use coppice_client::config::Config;
@@ -171,8 +171,25 @@ impl Client {
             2 => Condition::Equals(number.as_bytes()),
             _ => Condition::Always,
         };
+        let expiry = match self.random.below(8) {
+            0 => Expiry::Clear,
+            1..4 => {
+                let only = [
+                    ExpiryCondition::Always,
+                    ExpiryCondition::Always,
+                    ExpiryCondition::None,
+                    ExpiryCondition::Some,
+                    ExpiryCondition::Later,
+                    ExpiryCondition::Earlier,
+                ][self.random.below(6)];
+                // From less than a round trip to much of a run.
+                let most = [10, 300, 3_000, 30_000][self.random.below(4)];
+                Expiry::After { milliseconds: self.random.below(most) as u64, only }
+            }
+            _ => Expiry::Keep,
+        };
         let returns = [Returns::Nothing, Returns::Previous, Returns::New][self.random.below(3)];
-        Operation::update(name, Update::new(edit).when(condition).returning(returns))
+        Operation::update(name, Update::new(edit).when(condition).expiring(expiry).returning(returns))
     }
 
     /// One operation on a key, as a command and as the history writes it.

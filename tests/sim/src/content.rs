@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use coppice_btree::{Condition, Edit, Op, OpResult, Returns, Update, UpdateOutcome, Value};
+use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, Op, OpResult, Returns, Update, UpdateOutcome, Value};
 
 /// What ends the keys that no history holds: those of updates, which the checkers know nothing of.
 pub const BEYOND: u8 = b'+';
@@ -14,21 +14,37 @@ pub fn is_beyond(key: &[u8]) -> bool {
     key.last() == Some(&BEYOND)
 }
 
-/// Pairs.
+/// Pairs, and when they expire by the partition's own time.
 #[derive(Clone, Debug, Default)]
 pub struct Content {
     pub pairs: BTreeMap<Bytes, Bytes>,
+    pub deadlines: BTreeMap<Bytes, u64>,
+    /// Milliseconds.
+    pub time: u64,
 }
 
 impl Content {
     /// Cuts off all at or above `at`.
     pub fn split_off(&mut self, at: &Bytes) -> Content {
-        Content { pairs: self.pairs.split_off(at) }
+        let (pairs, deadlines) = (self.pairs.split_off(at), self.deadlines.split_off(at));
+        Content { pairs, deadlines, time: self.time }
     }
 
     /// Takes in a neighbour's.
     pub fn join(&mut self, other: Content) {
         self.pairs.extend(other.pairs);
+        let remaining = other.deadlines.into_iter().map(|(key, at)| (key, at.saturating_sub(other.time) + self.time));
+        self.deadlines.extend(remaining);
+    }
+
+    /// It is so late at least, and keys of these whose time has come go.
+    pub fn expire(&mut self, time: u64, keys: &[Value]) {
+        self.time = self.time.max(time);
+        for key in keys {
+            if self.deadlines.get(&key[..]).is_some_and(|at| *at <= self.time) {
+                self.remove(key);
+            }
+        }
     }
 
     fn value(&self, key: &[u8]) -> Option<Value> {
@@ -40,6 +56,7 @@ impl Content {
     }
 
     fn remove(&mut self, key: &[u8]) -> Option<Bytes> {
+        self.deadlines.remove(key);
         self.pairs.remove(key)
     }
 
@@ -49,6 +66,7 @@ impl Content {
         match *op {
             Op::Put { key, value } => {
                 self.write(key, value);
+                self.deadlines.remove(key);
                 OpResult::Put { previous: current }
             }
             Op::Insert { key, value } => {
@@ -65,6 +83,7 @@ impl Content {
                 let done = current.as_deref() == Some(expected);
                 if done {
                     self.write(key, value);
+                    self.deadlines.remove(key);
                 }
                 OpResult::Cas { done, current }
             }
@@ -75,8 +94,8 @@ impl Content {
             },
             Op::Look { key } => {
                 let length = current.as_deref().map_or(0, <[u8]>::len) as u32;
-                let _ = key;
-                OpResult::Look { exists: current.is_some(), length, remaining: None }
+                let remaining = self.deadlines.get(key).map(|at| at.saturating_sub(self.time));
+                OpResult::Look { exists: current.is_some(), length, remaining }
             }
             Op::Move { key, to, absent } => {
                 let outcome = if current.is_none() {
@@ -84,8 +103,11 @@ impl Content {
                 } else if absent && self.pairs.contains_key(to) {
                     UpdateOutcome::Unmet
                 } else {
+                    let deadline = self.deadlines.remove(key);
                     let value = self.remove(key).unwrap_or_default();
+                    self.remove(to);
                     self.write(to, &value);
+                    self.deadlines.extend(deadline.map(|at| (Bytes::copy_from_slice(to), at)));
                     UpdateOutcome::Done
                 };
                 self.updated(to, outcome, None)
@@ -105,13 +127,44 @@ impl Content {
             Condition::Present => current.is_some(),
             Condition::Equals(expected) => current.as_deref() == Some(expected),
         };
-        let outcome = if met { self.edit(key, update.edit) } else { UpdateOutcome::Unmet };
+        let mut outcome = if met { self.edit(key, update.edit) } else { UpdateOutcome::Unmet };
+        if outcome == UpdateOutcome::Done {
+            let done = self.pairs.contains_key(key) && self.set_deadline(key, update.expiry);
+            if !done && update.edit == Edit::Keep && update.expiry != Expiry::Keep {
+                outcome = UpdateOutcome::Unmet;
+            }
+        }
         let value = match update.returns {
             Returns::Nothing => None,
             Returns::Previous => current,
             Returns::New => self.value(key),
         };
         self.updated(key, outcome, value)
+    }
+
+    /// Whether the key expires as it shall.
+    fn set_deadline(&mut self, key: &[u8], expiry: Expiry) -> bool {
+        let before = self.deadlines.get(key).copied();
+        match expiry {
+            Expiry::Keep => true,
+            Expiry::Clear => self.deadlines.remove(key).is_some(),
+            Expiry::After { milliseconds, only } => {
+                let at = self.time + milliseconds;
+                // None is later than all.
+                let last = before.unwrap_or(u64::MAX);
+                let sets = match only {
+                    ExpiryCondition::Always => true,
+                    ExpiryCondition::None => before.is_none(),
+                    ExpiryCondition::Some => before.is_some(),
+                    ExpiryCondition::Later => at > last,
+                    ExpiryCondition::Earlier => at < last,
+                };
+                if sets {
+                    self.deadlines.insert(Bytes::copy_from_slice(key), at);
+                }
+                sets
+            }
+        }
     }
 
     fn edit(&mut self, key: &[u8], edit: Edit<'_>) -> UpdateOutcome {

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op, OpResult, UpdateOutcome};
 use coppice_client::wire::{Command, ManyOps, MapVersion, Pack, PartitionId, Position, SessionId};
-use coppice_core::machine::entry::{Entry, entries};
-use coppice_core::machine::partition::{BoundaryChange, BoundaryStep};
+use coppice_core::machine::entry::{Entry, Expire, entries};
+use coppice_core::machine::partition::{BoundaryChange, BoundaryStep, Expiry};
 use coppice_core::machine::{Answer, Outcome};
 use coppice_core::multicast::PartitionQuery;
 use coppice_core::replica::QueryPart;
@@ -133,7 +133,12 @@ impl Ledger {
             match (entry, &answer.outcome) {
                 (Entry::Open(open), Outcome::Opened(session)) => _ = self.clients.insert(*session, open.client.0),
                 (Entry::Place(place), _) if counts(answer.index) => self.place(group, &place),
-                (Entry::Pack { pack, .. }, Outcome::Pack(told)) => {
+                (Entry::Expire(due), _) => self.expire(group, &due),
+                (Entry::Pack { pack, time, .. }, Outcome::Pack(told)) => {
+                    if let (Some(time), Some(model)) = (time, self.models.get_mut(&group).filter(|model| !model.sealed))
+                    {
+                        model.content.expire(time, &[]);
+                    }
                     let first = Position { partition: group, instance, index: answer.index };
                     self.pack(first, &pack, told)?;
                 }
@@ -141,6 +146,28 @@ impl Ledger {
             }
         }
         Ok(())
+    }
+
+    /// Keys may be due.
+    fn expire(&mut self, group: PartitionId, due: &Expire) {
+        if let Some(model) = self.models.get_mut(&group).filter(|model| !model.sealed) {
+            model.content.expire(due.time, &due.keys);
+        }
+    }
+
+    /// Keys that expire soon, and when; of all partitions.
+    pub fn due_within(&self, milliseconds: u64) -> Vec<(Bytes, u64)> {
+        let models = self.models.values().filter(|model| !model.gone && !model.sealed);
+        let due = models.flat_map(|Model { content, .. }| {
+            content.deadlines.iter().filter(move |(_, at)| **at <= content.time + milliseconds)
+        });
+        due.map(|(key, at)| (key.clone(), *at)).collect()
+    }
+
+    /// Whether none of these is there any more.
+    pub fn have_expired(&self, due: &[(Bytes, u64)]) -> bool {
+        let holds = |model: &Model, (key, at): &(Bytes, u64)| model.content.deadlines.get(key) == Some(at);
+        !self.models.values().any(|model| !model.gone && due.iter().any(|due| holds(model, due)))
     }
 
     /// Commands of a client: what they were told says which ran here.
@@ -241,6 +268,16 @@ impl Ledger {
             self.refused.insert((client, number));
         }
         Ok(())
+    }
+
+    /// Holds the time and the deadlines of the server's machine against the model.
+    pub fn agrees_on_expiry(&self, partition: PartitionId, expiry: &Expiry) -> Found {
+        let Some(Model { content, .. }) = self.models.get(&partition) else { return Ok(()) };
+        let (own, found) = ((content.time, content.deadlines.len() as u64), (expiry.time(), expiry.len()));
+        match own == found {
+            true => Ok(()),
+            false => broken("I7 another time", format!("{partition} has {found:?} (time, deadlines), and not {own:?}")),
+        }
     }
 
     /// Holds the bounds and the number of pairs of the server's machine against the model.

@@ -378,6 +378,7 @@ impl Oracle {
         for (&partition, state) in self.groups.iter().filter(|(partition, _)| moves || **partition == group) {
             if let Some(state) = state.machine.partition() {
                 self.ledger.agrees(partition, state.range(), state.tree().len())?;
+                self.ledger.agrees_on_expiry(partition, state.expiry())?;
             }
         }
         if moves { self.ledger.check_map() } else { Ok(()) }

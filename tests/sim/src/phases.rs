@@ -41,6 +41,12 @@ const EVENTS_MAX: u64 = 10_000_000;
 /// had more than 4 400.
 const ORDERED_MAX: usize = 200_000;
 
+/// Keys that expire so soon are waited for, in milliseconds of their partitions' time.
+const EXPIRES_SOON_MS: u64 = 2_000;
+
+/// A key expires so long after its time at most: two entries of the log may lie so far apart.
+const EXPIRY_LATE: Nanos = 3_000 * MS;
+
 impl World {
     /// Runs it, through its three phases.
     pub fn run(&mut self) {
@@ -91,10 +97,27 @@ impl World {
             let uneven = self.uneven();
             self.fail("convergence", format!("replicas stay apart: {uneven}"));
         }
+        self.expire_in_time();
         if self.failure.is_none()
             && let Err((check, what)) = self.account.judge(&self.oracle, self.plan.judged)
         {
             self.fail(check, what);
+        }
+    }
+
+    /// While everything works, a key expires within a bound of its time, by the clock of a leader.
+    fn expire_in_time(&mut self) {
+        let due = self.oracle.ledger.due_within(EXPIRES_SOON_MS);
+        if due.is_empty() {
+            return;
+        }
+        self.coverage.note("audit: keys expire");
+        let slowest = self.plan.clock_rates.iter().min().map_or(1_000, |rate| u64::from(*rate));
+        let slow = CONVERGENCE_ROUNDS * (self.plan.disk.flush_max + round_trip(&self.plan));
+        let bound = (EXPIRES_SOON_MS * MS + EXPIRY_LATE) * 1_000 / slowest + slow;
+        self.advance(self.now + bound, |world| world.oracle.ledger.have_expired(&due));
+        if self.failure.is_none() && !self.oracle.ledger.have_expired(&due) {
+            self.fail("expiry", format!("of {} keys some do not expire within {bound} ns", due.len()));
         }
     }
 

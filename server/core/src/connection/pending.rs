@@ -296,7 +296,14 @@ mod tests {
     use crate::request::Origin;
 
     fn pack(stream: u32) -> Input {
-        let request = Request::Pack { entry: Bytes::new(), commands: 1, work: PACK_WORK_MAX, grows: true, known: true };
+        let request = Request::Pack {
+            entry: Bytes::new(),
+            commands: 1,
+            work: PACK_WORK_MAX,
+            grows: true,
+            known: true,
+            timed: false,
+        };
         let origin = Origin::Client { worker: 0, stream, connection: 1 };
         Input::Request { group: PartitionId(1), origin, request }
     }

@@ -1,10 +1,11 @@
 //! The entries of a batch as the server knows them: the client's, and its own.
 
 use bytes::{Bytes, BytesMut};
+use coppice_btree::Key;
 use coppice_client::wire::entry::{self as wire, Open, TAG_OPEN, TAG_PACK};
 use coppice_client::wire::{ClientId, Pack};
 use coppice_ordering::multicast::Place;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::machine::directory::DirectoryCommand;
 use crate::multicast::message;
@@ -20,6 +21,11 @@ const TAG_PLACE: u8 = 17;
 const TAG_LIMITS: u8 = 18;
 /// A pack, behind the mark of its user: 8 bytes, little-endian.
 const TAG_OWNED_PACK: u8 = 19;
+// From here on only where the cluster's feature level is 2 or more.
+/// Another entry, of a pack, behind the time that it is at least: 8 bytes, little-endian.
+const TAG_TIMED: u8 = 20;
+/// Keys that may be due.
+const TAG_EXPIRE: u8 = 21;
 
 /// One entry, decoded.
 #[derive(Debug)]
@@ -30,6 +36,8 @@ pub enum Entry<'a> {
         pack: Pack<'a>,
         /// The session must bear this mark; none: access control is off.
         owner: Option<u64>,
+        /// The time of the partition is this or later; none: nothing asks for it.
+        time: Option<u64>,
     },
     /// A session is opened.
     Open(Open),
@@ -39,8 +47,18 @@ pub enum Entry<'a> {
     Place(Place),
     /// Other bounds of the session table.
     Limits(SessionLimits),
+    /// Keys that may be due.
+    Expire(Expire),
     /// Written by a newer version, or damaged in a way that no checksum sees: every replica ignores it alike.
     Unknown,
+}
+
+/// What the time of a partition is at least, and keys that may be due then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Expire {
+    /// Milliseconds of the partition's own time.
+    pub time: u64,
+    pub keys: Vec<Key>,
 }
 
 /// The entries of one part of a batch.
@@ -51,11 +69,22 @@ pub fn entries(part: &[u8]) -> impl Iterator<Item = Entry<'_>> {
 fn decode(entry: wire::Entry<'_>) -> Option<Entry<'_>> {
     match entry.tag {
         // The leader checked all of it before it was proposed.
-        TAG_PACK => Pack::decode_header(entry.bytes).ok().map(|pack| Entry::Pack { pack, owner: None }),
+        TAG_PACK => Pack::decode_header(entry.bytes).ok().map(|pack| Entry::Pack { pack, owner: None, time: None }),
+        TAG_TIMED => {
+            let (time, inner) = entry.bytes.split_first_chunk()?;
+            let inner = wire::entries(inner).next()?.ok().filter(|inner| inner.tag != TAG_TIMED)?;
+            match decode(inner)? {
+                Entry::Pack { pack, owner, .. } => {
+                    Some(Entry::Pack { pack, owner, time: Some(u64::from_le_bytes(*time)) })
+                }
+                _ => None,
+            }
+        }
+        TAG_EXPIRE => postcard::from_bytes(entry.bytes).ok().map(Entry::Expire),
         TAG_OWNED_PACK => {
             let (owner, pack) = entry.bytes.split_first_chunk()?;
             let owner = Some(u64::from_le_bytes(*owner));
-            Pack::decode_header(pack).ok().map(|pack| Entry::Pack { pack, owner })
+            Pack::decode_header(pack).ok().map(|pack| Entry::Pack { pack, owner, time: None })
         }
         TAG_OPEN => Open::decode(entry.bytes).ok().map(Entry::Open),
         TAG_LIMITS => postcard::from_bytes(entry.bytes).ok().map(Entry::Limits),
@@ -84,6 +113,18 @@ pub fn owned(entry: &[u8], owner: u64) -> Bytes {
     let mut out = BytesMut::with_capacity(wire::ENTRY_OVERHEAD_BYTES_MAX + 8 + pack.len());
     wire::put_entry_parts(&mut out, TAG_OWNED_PACK, &[&owner.to_le_bytes(), pack]);
     out.freeze()
+}
+
+/// An entry of a pack, behind the time: with it in one entry, so that no pack is decided without its time.
+pub fn timed(time: u64, entry: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(wire::ENTRY_OVERHEAD_BYTES_MAX + 8 + entry.len());
+    wire::put_entry_parts(&mut out, TAG_TIMED, &[&time.to_le_bytes(), entry]);
+    out.freeze()
+}
+
+/// An entry that expires keys.
+pub fn expire(due: &Expire) -> Bytes {
+    plain(TAG_EXPIRE, due)
 }
 
 /// An entry that puts a ticket into the log.

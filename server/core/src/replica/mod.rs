@@ -5,6 +5,7 @@
 //! knows neither frames nor sockets nor files.
 
 mod absorb;
+mod expiry;
 mod limits;
 mod outputs;
 mod queries;
@@ -24,6 +25,7 @@ use coppice_ordering::{
     Ballot, Batch, Config, Effect as Ordered, Input as Order, Instance, Lsn, Paxos, RecoveredGroup, ReplicaId,
     SubmitError, Ticket, Time,
 };
+use expiry::Elapsed;
 use limits::Limits;
 pub use limits::{GATE_BYTES_MAX, GATE_MAX, READS_MAX};
 use outputs::{Outputs, refuse};
@@ -54,6 +56,7 @@ pub struct Replica {
     /// Since when the next batch waits for a neighbour's state, and when that is asked for again.
     stall: Option<Stall>,
     limits: Limits,
+    elapsed: Elapsed,
     stalled_reads: StalledReads,
     samples: Sampler,
     now: Time,
@@ -121,6 +124,7 @@ impl Replica {
             queries: Queries::new(decided, machine.last_ticket()),
             stall: None,
             limits: Limits::default(),
+            elapsed: Elapsed::default(),
             stalled_reads: StalledReads::default(),
             executor: Executor::new(machine, decided, executing),
             samples: Sampler::default(),
@@ -263,6 +267,7 @@ impl Replica {
         let mine = [
             stall,
             self.limits.again(),
+            self.elapsed.again(),
             self.stalled_reads.ends(),
             self.asked_until(),
             self.queries.deadline(),
@@ -334,6 +339,7 @@ impl Replica {
         self.run_decided(now, effects);
         self.tell_placed(now, effects);
         self.propose_limits(now, effects);
+        self.propose_expiry(now, effects);
         self.note_stall(now, effects);
         self.check_stalled_reads(now, effects);
         self.give_up_asked(now, effects);
@@ -349,7 +355,10 @@ impl Replica {
             Request::Pack { .. } | Request::Open { .. } if !self.has_keys() => {
                 refuse(effects, origin, Refusal::WrongPartition);
             }
-            Request::Pack { entry, commands, work, .. } => self.submit(now, origin, entry, (commands, work), effects),
+            Request::Pack { entry, commands, work, timed, .. } => {
+                let entry = if timed { entry::timed(self.elapsed(now), &entry) } else { entry };
+                self.submit(now, origin, entry, (commands, work), effects);
+            }
             Request::Open { entry } => self.submit(now, origin, entry, (1, 1), effects),
             Request::Directory(command) => self.submit(now, origin, entry::directory(&command), (1, 1), effects),
             Request::Read(..) | Request::Range(_) | Request::CollectParts(_) | Request::Validate(..) => {
@@ -511,6 +520,7 @@ impl Replica {
 
     fn on_leading(&mut self, ballot: Ballot, effects: &mut Vec<Effect>) {
         self.leadership.is_own = true;
+        self.begin_elapsed();
         self.name_responders();
         self.queries.lead();
         self.leadership.learn(Some(ballot.replica));
@@ -522,6 +532,7 @@ impl Replica {
 
     fn on_following(&mut self, leader: Option<ReplicaId>, ballot: Ballot, effects: &mut Vec<Effect>) {
         let led = std::mem::take(&mut self.leadership.is_own);
+        self.end_elapsed();
         self.name_responders();
         self.queries.follow();
         self.samples.follow();

@@ -369,7 +369,7 @@ fn se6_a_proposed_command_is_never_called_refused_when_the_leader_is_deposed() {
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Leading { .. })), "elected");
     let Batch::Commands(commands) = leader.put(1) else { panic!("a pack") };
     let entry = commands.parts()[0].clone();
-    let request = Request::Pack { entry, commands: 1, work: 4, grows: true, known: true };
+    let request = Request::Pack { entry, commands: 1, work: 4, grows: true, known: true, timed: false };
     led_by_itself(
         &mut leader,
         Input::Request { origin: Origin::Client { worker: 0, stream: 1, connection: 1 }, request },

@@ -210,6 +210,7 @@ pub const NAMES: [&str; 253] = [
     "change: a configuration is asked for",
     "change: who looked leads no more",
     "liveness: a node stays down",
+    "audit: keys expire",
     "catch-up: asked by no member",
     "catch-up: brings what is known",
     "catch-up: tells of a later ballot",

@@ -188,9 +188,12 @@ impl Directory {
             for entry in entry::entries(part) {
                 let outcome = match entry {
                     Entry::Directory(command) => Outcome::Directory(self.apply(command)),
-                    Entry::Place(_) | Entry::Pack { .. } | Entry::Open(_) | Entry::Limits(_) | Entry::Unknown => {
-                        Outcome::Nothing
-                    }
+                    Entry::Place(_)
+                    | Entry::Pack { .. }
+                    | Entry::Open(_)
+                    | Entry::Limits(_)
+                    | Entry::Expire(_)
+                    | Entry::Unknown => Outcome::Nothing,
                 };
                 answers.push(Answer { instance, index, last_ticket: None, outcome });
                 index += 1;

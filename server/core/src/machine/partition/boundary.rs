@@ -12,6 +12,7 @@ use coppice_client::wire::{MapVersion, PartitionId};
 use coppice_ordering::{Chain, Instance, Ticket};
 use serde::{Deserialize, Serialize};
 
+use super::expiry::{ExpiryBefore, ExpiryLeft};
 use super::{Partition, PartitionMark};
 use crate::sessions::Sessions;
 
@@ -117,6 +118,7 @@ pub struct AbsorbedState {
     pub seal: Seal,
     range: KeyRange,
     tree: Snapshot,
+    expiry: ExpiryLeft,
     sessions: Sessions,
 }
 
@@ -134,6 +136,7 @@ pub(super) struct BoundaryUndo {
     at: UndoMark,
     range: KeyRange,
     map_version: MapVersion,
+    expiry: ExpiryBefore,
     what: TreeUndo,
 }
 
@@ -178,6 +181,7 @@ impl Partition {
             at: self.undo.mark(),
             range: self.range.clone(),
             map_version: self.map_version,
+            expiry: self.expiry.before(),
             what,
         });
         self.map_version = change.version;
@@ -197,6 +201,7 @@ impl Partition {
         let upper = self.tree.split_off(at);
         failpoint!("split.cut");
         self.note(change, TreeUndo::Upper(upper.snapshot()), mark);
+        let expiry = self.expiry.split_off(at);
         self.range.high = Some(at[..].into());
         let sessions = match mutant!(fork_no_sessions) {
             true => Sessions::default(),
@@ -205,6 +210,7 @@ impl Partition {
         let partition = Partition {
             range: KeyRange { low: at[..].into(), high: before.high },
             tree: upper,
+            expiry,
             sessions,
             session_limits: self.session_limits,
             chain: self.chain.child(),
@@ -235,6 +241,7 @@ impl Partition {
             self.tree.join(other);
             self.range.high = left.range.high;
         }
+        self.expiry.join(&left.expiry, below);
         if !mutant!(merge_drops_sessions) {
             self.sessions.unite(&left.sessions, instance.0, &self.session_limits, &mut mark.sessions);
         }
@@ -247,6 +254,7 @@ impl Partition {
     pub(super) fn undo_boundaries(&mut self, mark: &PartitionMark) {
         for moved in mark.moved.iter().rev() {
             self.tree.undo_to(&mut self.undo, moved.at);
+            self.expiry.undo_boundary(&moved.expiry);
             match &moved.what {
                 TreeUndo::Upper(upper) => self.tree.join(upper.clone().into()),
                 TreeUndo::Nothing => self.sealed = None,
@@ -262,6 +270,7 @@ impl Partition {
             failpoint!("undo.boundaries");
         }
         self.tree.undo_each(&mut self.undo, mark.tree, || failpoint!("undo.tree_record"));
+        self.expiry.undo_to(mark.expiry);
     }
 
     /// A batch is decided: drops what no undo needs.
@@ -289,6 +298,7 @@ impl Partition {
             seal: self.sealed?,
             range: self.range.clone(),
             tree: self.tree.snapshot(),
+            expiry: self.expiry.left(),
             sessions: Sessions::import(self.sessions.export()),
         })
     }

@@ -2,11 +2,12 @@
 
 use std::slice;
 
-use coppice_btree::{LoadError, OpResult, Tree, Undo, UpdateOutcome};
+use coppice_btree::{LoadError, Op, OpResult, Tree, Undo, UpdateOutcome};
 use coppice_client::wire::reply::PackReply;
 use coppice_client::wire::{Command, CommandRefusal, Position};
 use coppice_ordering::Instance;
 
+use super::expiry::Expiry;
 use crate::sessions::{CommandLookup, Repeats};
 
 /// Answers a number that is not above all that were executed before, with `room` bytes at most; `false` if it is new
@@ -66,16 +67,24 @@ pub(super) fn take_ready(ready: &mut slice::Iter<'_, OpResult>, command: &Comman
 pub(super) fn run(
     tree: &mut Tree,
     undo: &mut Undo,
+    expiry: &mut Expiry,
     command: &Command<'_>,
     reply: &mut PackReply<'_>,
     many: &mut Vec<OpResult>,
 ) {
+    let mut execute = |op: Op<'_>| {
+        let mut result = tree.execute(op, undo);
+        if expiry.concerns(&op) {
+            expiry.follow(&op, &mut result);
+        }
+        result
+    };
     match command {
-        Command::Op(op) => reply.result(&tree.execute(*op, undo)),
+        Command::Op(op) => reply.result(&execute(*op)),
         Command::Many(operations) => {
             many.clear();
             for (at, op) in operations.iter().enumerate() {
-                let result = tree.execute(op, undo);
+                let result = execute(op);
                 if at >= operations.guards() {
                     many.push(result);
                 } else if !is_done(&result) && !mutant!(guard_ignored) {

@@ -6,12 +6,14 @@ use coppice_client::wire::MapVersion;
 use coppice_ordering::Chain;
 
 use super::boundary::{AwaitedState, BoundaryUndo, Fork};
+use super::expiry::ExpiryMark;
 use crate::sessions::{SessionLimits, SessionUndo};
 
 /// Takes back one batch.
 #[derive(Debug)]
 pub struct PartitionMark {
     pub(super) tree: UndoMark,
+    pub(super) expiry: ExpiryMark,
     pub(super) sessions: Vec<SessionUndo>,
     pub(super) limits: SessionLimits,
     pub(super) chain: Chain,

@@ -5,6 +5,7 @@
 mod boundary;
 mod changes;
 mod command;
+mod expiry;
 mod mark;
 mod overlay;
 mod pack;
@@ -17,17 +18,18 @@ use std::ops::Range;
 pub use boundary::{AbsorbedState, AwaitedState, BoundaryChange, BoundaryStep, Fork, Seal};
 use bytes::BytesMut;
 pub use changes::{CHANGES_KEPT, Changes};
-use coppice_btree::{Capacity, Cursor, KeyRange, OpResult, SettleProgress, Tree, Undo};
+use coppice_btree::{Capacity, Cursor, KeyRange, Op, OpResult, SettleProgress, Tree, Undo};
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::{Command, MapVersion, PartitionId, SessionId};
 use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Batch, Chain, Instance, ReplicaId, Ticket};
+pub use expiry::{DueKeys, Expiry};
 pub use mark::PartitionMark;
 pub use pack::BATCH_ANSWER_BYTES_MAX;
 pub use reading::Values;
 
 use super::{Answer, Outcome};
-use crate::machine::entry::Entry;
+use crate::machine::entry::{Entry, Expire};
 use crate::multicast::PartitionQuery;
 use crate::sessions::{SessionLimits, Sessions};
 
@@ -39,6 +41,7 @@ pub struct Partition {
     /// The map version at which the bounds last changed, or the partition was sealed.
     map_version: MapVersion,
     tree: Tree,
+    expiry: Expiry,
     sessions: Sessions,
     session_limits: SessionLimits,
     chain: Chain,
@@ -105,6 +108,7 @@ impl Partition {
             range,
             map_version,
             tree,
+            expiry: Expiry::default(),
             sessions,
             session_limits: SessionLimits::default(),
             chain: Chain::new(last_ticket),
@@ -146,6 +150,21 @@ impl Partition {
     /// The tree as last executed.
     pub fn tree(&self) -> &Tree {
         &self.tree
+    }
+
+    /// When keys expire.
+    pub fn expiry(&self) -> &Expiry {
+        &self.expiry
+    }
+
+    /// The same, for who leads, or leads no more.
+    pub fn expiry_mut(&mut self) -> &mut Expiry {
+        &mut self.expiry
+    }
+
+    /// Gives it what a snapshot holds.
+    pub fn set_expiry(&mut self, expiry: Expiry) {
+        self.expiry = expiry;
     }
 
     /// See [`Tree::settle`].
@@ -212,6 +231,7 @@ impl Partition {
     pub fn execute(&mut self, instance: Instance, batch: &Batch, answers: &mut Vec<Answer>) -> PartitionMark {
         let mut mark = PartitionMark {
             tree: self.undo.mark(),
+            expiry: self.expiry.mark(),
             sessions: Vec::new(),
             limits: self.session_limits,
             chain: self.chain,
@@ -266,7 +286,25 @@ impl Partition {
                 self.session_limits = *limits;
                 Outcome::Nothing
             }
-            Entry::Limits(_) | Entry::Pack { .. } | Entry::Directory(_) | Entry::Unknown => Outcome::Nothing,
+            Entry::Expire(due) if !self.is_closed() => {
+                self.expire(due, mark);
+                Outcome::Nothing
+            }
+            Entry::Limits(_) | Entry::Expire(_) | Entry::Pack { .. } | Entry::Directory(_) | Entry::Unknown => {
+                Outcome::Nothing
+            }
+        }
+    }
+
+    /// It is so late, and these keys may be due.
+    fn expire(&mut self, due: &Expire, mark: &mut PartitionMark) {
+        let skew = if mutant!(expiry_by_local_clock) { self.me.map_or(0, |me| 40 * u64::from(me.0)) } else { 0 };
+        self.expiry.advance(due.time + skew);
+        for key in &due.keys {
+            if self.expiry.expire(key) {
+                self.tree.execute(Op::Delete { key }, &mut self.undo);
+            }
+            mark.work += 1;
         }
     }
 
@@ -359,6 +397,7 @@ impl Partition {
             range: self.range.clone(),
             map_version: self.map_version,
             tree: self.tree.snapshot().into(),
+            expiry: self.expiry.view(),
             sessions: Sessions::default(),
             session_limits: self.session_limits,
             chain: self.chain,
@@ -390,23 +429,25 @@ impl Partition {
     pub fn confirm(&mut self, mark: &PartitionMark, next: Option<&PartitionMark>) {
         let upto = next.map_or_else(|| self.undo.mark(), |next| next.tree);
         self.undo.forget_before(upto);
+        self.expiry.forget_undo_before(next.map(|next| next.expiry));
         mark.sessions.iter().for_each(|record| self.sessions.confirm(record));
         self.confirm_boundaries(mark);
     }
 
     /// How many changes could be taken back.
     pub fn undo_len(&self) -> usize {
-        self.undo.len()
+        self.undo.len() + self.expiry.undo_len()
     }
 
     /// Memory of the tree's undo records.
     pub fn undo_bytes(&self) -> u64 {
-        self.undo.bytes()
+        self.undo.bytes() + self.expiry.undo_bytes()
     }
 
     /// Drops all undo.
     pub fn forget_undo(&mut self) {
         self.undo.forget_all();
+        self.expiry.forget_undo_before(None);
     }
 
     /// A digest of everything replicated: tree, sessions and their limits, bounds, last ticket (hazards.md E6).
@@ -417,6 +458,7 @@ impl Partition {
         let sealed = self.sealed.map_or(0, |seal| u64::from(seal.target.0) + 1);
         let bounds = bounds ^ sealed.rotate_left(16);
         let content = self.tree.digest().0 ^ self.sessions.digest().rotate_left(1);
+        let content = content ^ self.expiry.digest().rotate_left(5);
         content ^ ticket.rotate_left(2) ^ bounds.rotate_left(3) ^ self.session_limits.digest().rotate_left(4)
     }
 }

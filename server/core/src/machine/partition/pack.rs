@@ -109,7 +109,12 @@ impl Partition {
             mark.work += part.len() as u64 / BYTES_PER_WORK;
             for entry in entry::entries(part) {
                 let commands = if let Entry::Pack { pack, .. } = &entry { pack.count() } else { 1 };
-                if let Entry::Pack { pack, owner } = entry {
+                if let Entry::Pack { pack, owner, time } = entry {
+                    if let Some(time) = time.filter(|_| !self.is_closed()) {
+                        // What was gathered asks for the time before it.
+                        self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);
+                        self.expiry.advance(time);
+                    }
                     if self.is_anothers(pack.session(), owner) {
                         self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);
                         answers.push(self.answer(instance, index, Outcome::SessionExpired));
@@ -196,7 +201,6 @@ impl Partition {
         let before = self.undo.mark();
         self.tree.execute_batch(&gathered.ops, &mut results, &mut self.undo);
         mark.work += gathered.ops.len() as u64;
-        gathered.ops.clear();
         gathered.known_upto.clear();
         let bytes: usize = results.iter().map(value_bytes).sum();
         let own: usize = gathered.packs.iter().map(|(_, pack)| Allowance::own(pack)).sum();
@@ -205,7 +209,12 @@ impl Partition {
         if one_by_one {
             // An answer may become too large, which is found out pack by pack.
             self.tree.undo_to(&mut self.undo, before);
+        } else if !self.expiry.is_empty() || gathered.ops.iter().any(|op| self.expiry.concerns(op)) {
+            for (op, result) in gathered.ops.iter().zip(&mut results) {
+                self.expiry.follow(op, result);
+            }
         }
+        gathered.ops.clear();
         let mut ready = results.iter();
         let newest = gathered.packs.last().map(|(_, pack)| pack.session());
         for (index, pack) in gathered.packs.drain(..) {
@@ -284,7 +293,8 @@ impl Partition {
                     allowance.written = allowance.written.saturating_add(written);
                 }
                 mark.work += u64::from(command.work()) / 4 + 1;
-                run(&mut self.tree, &mut self.undo, &command, &mut reply, &mut scratch.many);
+                let many = &mut scratch.many;
+                run(&mut self.tree, &mut self.undo, &mut self.expiry, &command, &mut reply, many);
             }
             scratch.numbers.push(number);
             scratch.indexes.push(u64::from(index) + offset as u64);

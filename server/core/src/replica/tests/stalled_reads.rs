@@ -20,7 +20,7 @@ pub(super) fn leader() -> (Follower, Lsn) {
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Leading { .. })), "elected");
     let Batch::Commands(commands) = leader.put(1) else { panic!("a pack") };
     let entry = commands.parts()[0].clone();
-    let request = Request::Pack { entry, commands: 1, work: 4, grows: true, known: true };
+    let request = Request::Pack { entry, commands: 1, work: 4, grows: true, known: true, timed: false };
     let mut effects =
         leader.step(Input::Request { origin: Origin::Client { worker: 0, stream: 1, connection: 1 }, request });
     effects.extend(leader.step(Input::TurnEnd));

@@ -57,7 +57,14 @@ fn is_voted(leader: &mut Follower, vote: Lsn, instance: u64) {
 
 fn writes(leader: &mut Follower, number: u64) -> Lsn {
     let Batch::Commands(commands) = leader.put(number) else { panic!("a pack") };
-    let request = Request::Pack { entry: commands.parts()[0].clone(), commands: 1, work: 4, grows: true, known: true };
+    let request = Request::Pack {
+        entry: commands.parts()[0].clone(),
+        commands: 1,
+        work: 4,
+        grows: true,
+        known: true,
+        timed: false,
+    };
     let mut effects =
         leader.step(Input::Request { origin: Origin::Client { worker: 0, stream: 90, connection: 1 }, request });
     effects.extend(leader.step(Input::TurnEnd));

@@ -1,0 +1,123 @@
+//! The time of a partition, as who leads it counts it, and the keys that are due by it (protocol.md 10).
+//!
+//! A leader takes the time of the decided log where its leadership begins, and counts on from there by its own monotonic
+//! clock; what it then executes may say that it is later. So the time passes at most as fast as a clock: between two
+//! entries of the log it counts what passed at their leaders, and what nobody counted is lost. Keys expire late, never
+//! early.
+
+use std::time::Duration;
+
+use coppice_client::wire::OPERATION_WORK;
+use coppice_ordering::Time;
+
+use super::Replica;
+use super::step::Effect;
+use crate::machine::Machine;
+use crate::machine::entry::{self, Expire};
+use crate::machine::partition::DueKeys;
+use crate::request::Origin;
+
+/// Keys that one entry expires at most, and their bytes.
+const KEYS_MAX: usize = 512;
+const KEY_BYTES_MAX: usize = 64 << 10;
+
+/// Between two entries that expire keys, unless more are due than one holds.
+const EXPIRE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Between two looks at what is due, while more are due than one entry holds.
+const NEXT_INTERVAL: Duration = Duration::from_millis(2);
+
+/// While keys expire, the log says the time so often: an election costs so much of it.
+const TIME_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What a leader counts.
+#[derive(Debug, Default)]
+pub(super) struct Elapsed {
+    /// The time of the partition at a moment of this node's clock; none: this replica does not lead.
+    base: Option<(u64, Time)>,
+    /// The time that was last proposed, and when.
+    proposed: Option<(u64, Time)>,
+    /// When to look next.
+    again: Option<Time>,
+}
+
+impl Elapsed {
+    /// When a tick is next wanted.
+    pub fn again(&self) -> Option<Time> {
+        self.again
+    }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Replica {
+    /// Leadership begins: what is executed and not decided may yet be taken back, and says nothing.
+    pub(super) fn begin_elapsed(&mut self) {
+        let decided = self.executor.decided_view();
+        let time = decided.partition().map_or(0, |partition| partition.expiry().time());
+        let time = if mutant!(time_goes_back_at_election) { 0 } else { time };
+        self.elapsed = Elapsed { base: Some((time, self.now)), ..Elapsed::default() };
+    }
+
+    /// Leadership ends.
+    pub(super) fn end_elapsed(&mut self) {
+        self.elapsed = Elapsed::default();
+        if let Some(expiry) = self.executor.expiry_mut() {
+            expiry.forget_due();
+        }
+    }
+
+    /// The time of the partition, as this leader counts it; of a replica that does not lead, what it executed.
+    pub(super) fn elapsed(&mut self, now: Time) -> u64 {
+        let executed = self.executor.machine().partition().map_or(0, |partition| partition.expiry().time());
+        let Some((time, at)) = self.elapsed.base else { return executed };
+        let counted = time.saturating_add(milliseconds(now - at));
+        if executed > counted && !mutant!(time_goes_back_at_election) {
+            self.elapsed.base = Some((executed, now));
+            return executed;
+        }
+        counted
+    }
+
+    /// Proposes to expire what is due, where this replica leads and keys expire.
+    pub(super) fn propose_expiry(&mut self, now: Time, effects: &mut Vec<Effect>) {
+        self.elapsed.again = None;
+        let Machine::Partition(partition) = self.executor.machine() else { return };
+        let expiry = partition.expiry();
+        if !self.leadership.is_own || expiry.is_empty() || partition.sealed().is_some() {
+            return;
+        }
+        let (executed, next) = (expiry.time(), expiry.next_due());
+        let time = self.elapsed(now);
+        // One at a time, unless it was lost.
+        let proposed = self.elapsed.proposed.filter(|&(proposed, at)| proposed > executed && now < at + TIME_INTERVAL);
+        let at_least = self.elapsed.proposed.map_or(now, |(_, at)| at + EXPIRE_INTERVAL);
+        let until_due = next.map_or(Duration::ZERO, |next| Duration::from_millis(next.saturating_sub(time)));
+        let until_said = self.elapsed.proposed.map_or(Duration::ZERO, |(_, at)| (at + TIME_INTERVAL) - now);
+        let wake = (now + until_due.min(until_said)).max(at_least);
+        if proposed.is_some() || wake > now && !self.has_backlog(time) {
+            self.elapsed.again =
+                Some(if proposed.is_some() { now + EXPIRE_INTERVAL } else { wake.max(now + NEXT_INTERVAL) });
+            return;
+        }
+        let Some(expiry) = self.executor.expiry_mut() else { return };
+        let DueKeys { keys, more } = expiry.due(time, KEYS_MAX, KEY_BYTES_MAX);
+        if !keys.is_empty() || until_said.is_zero() {
+            self.elapsed.proposed = Some((time, now));
+            let work = (keys.len() as u32 + 1) * OPERATION_WORK;
+            let due = Expire { time, keys: keys.iter().map(|key| key[..].into()).collect() };
+            self.elapsed.again = Some(now + if more { NEXT_INTERVAL } else { EXPIRE_INTERVAL });
+            self.submit(now, Origin::Nobody, entry::expire(&due), (1, work), effects);
+        } else {
+            self.elapsed.again = Some(now + NEXT_INTERVAL);
+        }
+    }
+
+    /// Whether so many keys were due for so long that they wait for no interval.
+    fn has_backlog(&self, time: u64) -> bool {
+        let next = self.executor.machine().partition().and_then(|partition| partition.expiry().next_due());
+        next.is_some_and(|next| next + milliseconds(EXPIRE_INTERVAL) < time)
+    }
+}
