@@ -20,6 +20,7 @@ use crate::request::{Origin, Reply, Request};
 use crate::sessions::SessionLimits;
 use crate::snapshot::{self, TakenSnapshot};
 
+mod expiry;
 mod responders;
 mod stalled_reads;
 mod tickets;

@@ -2,6 +2,7 @@
 
 mod costs;
 mod merges;
+mod updates;
 
 use bytes::Bytes;
 use coppice_btree::{KeyRange, Op};

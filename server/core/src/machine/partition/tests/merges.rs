@@ -36,11 +36,11 @@ fn boundary(n: u64, version: MapVersion, step: BoundaryStep) -> Bytes {
     entry::place(&Place { ticket: Ticket { ballot, n }, prev, work })
 }
 
-fn seal(n: u64) -> Bytes {
+pub(super) fn seal(n: u64) -> Bytes {
     boundary(n, SEAL, BoundaryStep::Seal { partition: UPPER, target: LOWER })
 }
 
-fn join(n: u64) -> Bytes {
+pub(super) fn join(n: u64) -> Bytes {
     boundary(n, JOIN, BoundaryStep::Join { partition: UPPER, target: LOWER })
 }
 
@@ -49,7 +49,7 @@ fn range(low: &'static str, high: Option<&'static str>) -> RangeRequest {
 }
 
 /// A partition that was cut at "k", and its child: number 1 to 4 put "a", "g", "k", "t" before that.
-fn cut() -> (Log, Log) {
+pub(super) fn cut() -> (Log, Log) {
     let mut lower = Log::new();
     let mark = lower.split("k", 1);
     let child = mark.forks()[0].partition.copy();

@@ -1,0 +1,174 @@
+//! The time of a partition as who leads it counts it, played by hand.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use coppice_btree::{Edit, Expiry, ExpiryCondition, Op, Update};
+use coppice_client::wire::{PackWriter, SessionId, frame};
+use coppice_ordering::{Config, Configuration, RecoveredGroup, Time};
+
+use super::*;
+use crate::machine::entry::Expire;
+
+/// A group of one replica, which flushes at once.
+struct Alone {
+    replica: Replica,
+    session: SessionId,
+    now: Time,
+    numbers: u64,
+}
+
+impl Alone {
+    /// One that begins at some moment of its clock, with the state of `before`.
+    fn new(before: Option<Partition>, now: Time) -> Alone {
+        let mut partition = before.unwrap_or_else(|| Partition::new(GROUP, KeyRange::all(), MapVersion(1)));
+        let mut answers = Vec::new();
+        partition.execute(BEGIN, &batch(entry::open(ClientId(9), 1)), &mut answers);
+        let Outcome::Opened(session) = answers[0].outcome else { panic!("{answers:?}") };
+        partition.forget_undo();
+        let config = Config::new(ME, Configuration::of_voters([ME]), 1);
+        let recovered =
+            RecoveredGroup::from_snapshot(BEGIN, config.configuration.clone(), Instance::ZERO, Ballot::ZERO);
+        let machine = Machine::Partition(Box::new(partition));
+        let how = ExecutorSettings::speculating(true);
+        let replica = Replica::recover(GROUP, config, recovered, machine, BEGIN, how, now, &mut Vec::new());
+        let mut alone = Alone { replica, session, now, numbers: 0 };
+        while !alone.replica.is_leading() {
+            alone.passes(10);
+        }
+        alone
+    }
+
+    fn step(&mut self, input: Input) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let mut effects = Vec::new();
+            self.replica.step(self.now, input, &mut effects);
+            inputs.extend(effects.into_iter().filter_map(|effect| match effect {
+                Effect::Persist { lsn, .. } => Some(Input::Persisted(lsn)),
+                _ => None,
+            }));
+        }
+    }
+
+    /// Time passes, with ticks where they are wanted.
+    fn passes(&mut self, milliseconds: u64) {
+        let until = self.now + Duration::from_millis(milliseconds);
+        while let Some(at) = self.replica.deadline().filter(|at| *at <= until) {
+            self.now = at.max(self.now + Duration::from_micros(1));
+            self.step(Input::Tick);
+        }
+        self.now = until;
+        self.step(Input::Tick);
+    }
+
+    /// Sets a key that expires after so long.
+    fn lease(&mut self, key: &str, milliseconds: u64) {
+        let expiry = Expiry::After { milliseconds, only: ExpiryCondition::Always };
+        let mut terms = Vec::new();
+        Update::new(Edit::Set(b"v")).expiring(expiry).write(&mut terms);
+        self.numbers += 1;
+        let mut pack = PackWriter::new(Vec::new(), self.session, 1, false, 4_096);
+        pack.push(self.numbers, Op::Update { key: key.as_bytes(), terms: &terms }).expect("it fits");
+        let entry = pack.finish(GROUP, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..);
+        let request = Request::Pack { entry, commands: 1, work: 8, grows: true, known: false, timed: true };
+        let origin = Origin::Client { worker: 0, stream: 1, connection: 1 };
+        self.step(Input::Request { origin, request });
+        self.passes(10);
+    }
+
+    fn partition(&self) -> &Partition {
+        self.replica.executor().machine().partition().expect("a partition")
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.partition().tree().get(key.as_bytes()).is_some()
+    }
+}
+
+#[test]
+fn a_key_is_there_for_its_time_and_goes_soon_after_it() {
+    let mut alone = Alone::new(None, Time::ZERO);
+    // Nothing is logged while no key expires, and the time goes on all the same.
+    let decided = alone.replica.executor().decided();
+    alone.passes(60_000);
+    assert_eq!(alone.replica.executor().decided(), decided, "who has no such keys pays nothing");
+    alone.lease("s", 5_000);
+    alone.passes(4_980);
+    assert!(alone.has("s"));
+    alone.passes(150);
+    assert!(!alone.has("s"));
+    let decided = alone.replica.executor().decided();
+    alone.passes(60_000);
+    assert_eq!(alone.replica.executor().decided(), decided, "the last one is gone");
+}
+
+/// The clocks of two nodes say nothing to each other: the time goes on from the log.
+#[test]
+fn who_leads_next_counts_on_from_the_log_whatever_its_clock_says() {
+    for clock in [Time::ZERO, Time::from_millis(99_000_000)] {
+        let mut first = Alone::new(None, Time::from_millis(5_000_000));
+        first.passes(3_000);
+        first.lease("s", 5_000);
+        first.passes(4_000);
+        let time = first.partition().expiry().time();
+        let mut next = Alone::new(Some(first.partition().copy()), clock);
+        assert!(next.partition().expiry().time() <= time + 1_000);
+        next.passes(900);
+        assert!(next.has("s"), "it expires early");
+        next.passes(1_300);
+        assert!(!next.has("s"), "at most a second is lost with a leader");
+    }
+}
+
+#[test]
+fn a_crowd_of_keys_expires_in_pieces() {
+    let mut alone = Alone::new(None, Time::ZERO);
+    for n in 0..1_500 {
+        let deadline = 20_000 - 10 * n;
+        alone.lease(&format!("{n:04}"), deadline);
+    }
+    let decided = alone.replica.executor().decided().0;
+    alone.passes(8_000);
+    assert!(alone.partition().expiry().is_empty());
+    let batches = alone.replica.executor().decided().0 - decided;
+    assert!((3..=100).contains(&batches), "{batches} batches for 1,500 keys, up to 512 in each");
+}
+
+/// A partition whose newest time is not decided yet.
+#[test]
+fn an_expiry_that_is_not_decided_is_taken_back() {
+    let mut follower = Follower::new();
+    let time = |follower: &Follower| {
+        let machine = follower.replica.executor().machine();
+        machine.partition().expect("a partition").expiry().time()
+    };
+    follower.hears(1, 2, batch(entry::expire(&Expire { time: 7_000, keys: Vec::new() })), 1);
+    assert_eq!(time(&follower), 7_000);
+    follower.hears(2, 2, Batch::NoOp, 1);
+    assert_eq!(time(&follower), 0, "another batch stands there");
+}
+
+#[test]
+fn a_snapshot_of_a_replica_holds_when_keys_expire() {
+    let mut alone = Alone::new(None, Time::ZERO);
+    alone.passes(500);
+    alone.lease("s", 5_000);
+    let TakenSnapshot { head, blobs, tree } = snapshot::take(ClusterId(7), &alone.replica);
+    let loaded = snapshot::restore(&head, &blobs, tree.iter().map(|(key, value)| (key[..].into(), value.into())));
+    let loaded = loaded.expect("what was taken").machine;
+    let (found, own) = (loaded.partition().expect("a partition").expiry(), alone.partition().expiry());
+    assert_eq!((found.time(), found.deadline(b"s")), (own.time(), own.deadline(b"s")));
+    assert!(found.time() > 0);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn planted_bugs_are_caught() {
+    for (mutant, test) in [
+        ("expiry_lost_in_snapshot", "a_snapshot_of_a_replica_holds_when_keys_expire"),
+        ("time_goes_back_at_election", "who_leads_next_counts_on_from_the_log_whatever_its_clock_says"),
+    ] {
+        planted::assert_caught(mutant, &format!("replica::tests::expiry::{test}"));
+    }
+}
