@@ -24,6 +24,7 @@ mod readme;
 #[cfg(feature = "failpoints")]
 mod recovery;
 mod reshaping;
+mod rows;
 mod settings;
 mod support;
 mod tls;

@@ -166,7 +166,7 @@ impl Rows for EtcdRows {
     fn notes(&self) -> Vec<String> {
         let mut notes = vec![format!("the snapshot is of revision {}", self.revision)];
         if self.leased > 0 {
-            notes.push(format!("{} keys have a lease, which is not imported: they stay", self.leased));
+            notes.push(format!("keys with a lease: {}; it is not imported, they stay", self.leased));
         }
         notes
     }
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(rows, wanted);
         assert_eq!(
             notes.join("; "),
-            "the snapshot is of revision 7; 1 keys have a lease, which is not imported: they stay"
+            "the snapshot is of revision 7; keys with a lease: 1; it is not imported, they stay"
         );
         // With the checksum that `etcdctl snapshot save` puts behind it.
         let sum = ring::digest::digest(&SHA256, &bytes);

@@ -393,10 +393,11 @@ impl<R: Read> Rows for RdbRows<R> {
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.expiring > 0 {
-            notes.push(format!("{} keys have an expiry time, which is not imported: they stay", self.expiring));
+            notes.push(format!("keys with an expiry time: {}; it is not imported, they stay", self.expiring));
         }
         if self.elsewhere > 0 {
-            notes.push(format!("{} keys are in other databases than {}: --db N", self.elsewhere, self.wanted));
+            notes
+                .push(format!("keys in other databases than {}: {}; --db N imports them", self.wanted, self.elsewhere));
         }
         notes
     }
