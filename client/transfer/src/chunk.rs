@@ -373,7 +373,9 @@ mod tests {
 
         /// A changed or missing byte is found, and no bytes make the reader panic.
         #[test]
-        fn damage_is_found(at: usize, flip in 1u8.., cut: usize, noise in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn damage_is_found(
+            at: usize, flip in 1u8.., cut: usize, noise in proptest::collection::vec(any::<u8>(), 0..80),
+        ) {
             let pairs = words(0, 40);
             let mut file = Vec::new();
             chunks(borrowed(&pairs))[0].write(&mut file).expect("memory");

@@ -58,7 +58,7 @@ impl<W: Write> Writer<W> {
 
     fn finish(self) -> io::Result<W> {
         match self {
-            Writer::Csv(writer) => writer.finish(),
+            Writer::Csv(writer) => Ok(writer.finish()),
             Writer::Jsonl(out, _) => Ok(out),
             Writer::Bin(writer) => writer.finish(),
         }

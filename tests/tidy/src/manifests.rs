@@ -40,7 +40,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "coppice-transfer",
         ours: &["coppice-btree", "coppice-client"],
-        outside: &["bytes", "crc32c", "csv", "ring", "serde", "serde_json", "thiserror", "tokio"],
+        outside: &["bytes", "crc32c", "csv-core", "ring", "serde", "serde_json", "thiserror", "tokio"],
     },
     Room {
         name: "coppice-core",

@@ -41,7 +41,19 @@ const ORDERS: &[Order] = &[
     },
     Order {
         below: "client/transfer/src/",
-        modules: &["text", "error", "chunk", "manifest", "directory", "load", "backup", "restore"],
+        modules: &[
+            "text",
+            "error",
+            "chunk",
+            "manifest",
+            "directory",
+            "load",
+            "backup",
+            "restore",
+            "rows",
+            "import",
+            "export",
+        ],
     },
     Order {
         below: "btree/src/",

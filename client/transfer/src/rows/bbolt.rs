@@ -1,7 +1,7 @@
 //! Files of bbolt, the store under etcd: read only, one bucket at the top level, in key order.
 //!
-//! A file is pages; two of them name the root of the newest tree. Pages are `u64 id, u16 flags, u16 count, u32 overflow`,
-//! then elements that point to keys and values behind them. All integers are little-endian.
+//! A file is pages; two of them name the root of the newest tree. A page is `u64 id, u16 flags, u16 count, u32
+//! overflow`, then elements that point to keys and values behind them. All integers are little-endian.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

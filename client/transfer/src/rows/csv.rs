@@ -1,47 +1,34 @@
 //! CSV (RFC 4180): quoted where needed, any bytes inside. One column holds the keys, one the values.
 
 use std::io::{self, Read, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use coppice_client::Value;
-use csv::{ByteRecord, QuoteStyle, ReaderBuilder, WriterBuilder};
+use csv_core::ReadRecordResult;
 
 use super::{Row, RowError, Rows, TextOptions, checked};
 use crate::text::Coding;
 
-/// Most bytes of one record: both longest fields, quoted and in hex, and what the reader takes ahead. A quote that is
-/// never closed ends here.
-const RECORD_BYTES_MAX: u64 = 16 << 20;
+/// Most bytes of one record: both longest fields in hex, and other columns. A quote that is never closed ends here.
+const RECORD_BYTES_MAX: usize = 8 << 20;
+/// Most columns.
+const COLUMNS_MAX: usize = 4_096;
+/// Bytes that are read at a time.
+const INPUT_BYTES: usize = 64 << 10;
 
 /// Rows of a CSV file.
 pub struct CsvRows<R> {
-    reader: csv::Reader<Bounded<R>>,
-    record: ByteRecord,
+    input: R,
+    /// What was read of the input, and how much of it was parsed.
+    buffer: Vec<u8>,
+    parsed: usize,
+    parser: csv_core::Reader,
+    /// The fields of the record, one behind the other, and where each ends.
+    fields: Vec<u8>,
+    ends: Vec<usize>,
+    /// How many there are.
+    count: usize,
     coding: Coding,
     columns: (usize, usize),
-    left: Arc<AtomicU64>,
-}
-
-/// Ends a record that is too long.
-struct Bounded<R> {
-    input: R,
-    left: Arc<AtomicU64>,
-}
-
-impl<R: Read> Read for Bounded<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let left = self.left.load(Ordering::Relaxed);
-        if left == 0 && !buffer.is_empty() {
-            return Err(io::Error::other(format!(
-                "a record of more than {RECORD_BYTES_MAX} bytes: is a quote never closed?"
-            )));
-        }
-        let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let count = self.input.read(&mut buffer[..most])?;
-        self.left.store(left - count as u64, Ordering::Relaxed);
-        Ok(count)
-    }
 }
 
 impl<R: Read> CsvRows<R> {
@@ -50,15 +37,70 @@ impl<R: Read> CsvRows<R> {
     /// # Errors
     /// There are no such columns.
     pub fn new(input: R, options: &TextOptions) -> Result<CsvRows<R>, RowError> {
-        let left = Arc::new(AtomicU64::new(RECORD_BYTES_MAX));
-        let input = Bounded { input, left: Arc::clone(&left) };
-        let mut builder = ReaderBuilder::new();
-        builder.has_headers(false).flexible(true).delimiter(options.delimiter).buffer_capacity(1 << 18);
-        let reader = builder.from_reader(input);
-        let (record, coding) = (ByteRecord::new(), options.coding);
-        let mut rows = CsvRows { reader, record, coding, columns: (0, 1), left };
+        let parser = csv_core::ReaderBuilder::new().delimiter(options.delimiter).build();
+        let (fields, ends) = (vec![0; 4_096], vec![0; 16]);
+        let (coding, columns) = (options.coding, (0, 1));
+        let mut rows =
+            CsvRows { input, buffer: Vec::new(), parsed: 0, parser, fields, ends, count: 0, coding, columns };
         rows.columns = if options.header { rows.named(options)? } else { numbered(options)? };
         Ok(rows)
+    }
+
+    /// Reads the next record; `false` at the end.
+    fn read(&mut self) -> Result<bool, RowError> {
+        let (mut bytes, mut ended) = (0, false);
+        self.count = 0;
+        loop {
+            if self.parsed == self.buffer.len() && !ended {
+                self.refill()?;
+                ended = self.buffer.is_empty();
+            }
+            let input = &self.buffer[self.parsed..];
+            let (found, read, written, fields) =
+                self.parser.read_record(input, &mut self.fields[bytes..], &mut self.ends[self.count..]);
+            self.parsed += read;
+            bytes += written;
+            self.count += fields;
+            let too_much = |what: String| RowError::line(self.parser.line(), what);
+            match found {
+                ReadRecordResult::InputEmpty => {}
+                ReadRecordResult::Record => return Ok(true),
+                ReadRecordResult::End => return Ok(false),
+                ReadRecordResult::OutputFull if self.fields.len() < RECORD_BYTES_MAX => {
+                    self.fields.resize(self.fields.len() * 2, 0);
+                }
+                ReadRecordResult::OutputFull => {
+                    let what = format!("a record of more than {RECORD_BYTES_MAX} bytes: is a quote never closed?");
+                    return Err(too_much(what));
+                }
+                ReadRecordResult::OutputEndsFull if self.ends.len() < COLUMNS_MAX => {
+                    self.ends.resize(self.ends.len() * 2, 0);
+                }
+                ReadRecordResult::OutputEndsFull => {
+                    return Err(too_much(format!("a record of more than {COLUMNS_MAX} columns")));
+                }
+            }
+        }
+    }
+
+    fn refill(&mut self) -> Result<(), RowError> {
+        self.buffer.resize(INPUT_BYTES, 0);
+        let read = loop {
+            match self.input.read(&mut self.buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read.map_err(|error| RowError::line(self.parser.line(), error.to_string()))?,
+            }
+        };
+        self.buffer.truncate(read);
+        self.parsed = 0;
+        Ok(())
+    }
+
+    /// A field of the record.
+    fn get(&self, column: usize) -> Option<&[u8]> {
+        let ends = &self.ends[..self.count];
+        let begin = if column == 0 { 0 } else { *ends.get(column - 1)? };
+        self.fields.get(begin..*ends.get(column)?)
     }
 
     fn named(&mut self, options: &TextOptions) -> Result<(usize, usize), RowError> {
@@ -67,23 +109,19 @@ impl<R: Read> CsvRows<R> {
             return Ok((0, 1));
         }
         let place = |name: &str| {
-            self.record.iter().position(|field| field.trim_ascii() == name.as_bytes()).ok_or_else(|| {
-                let columns: Vec<_> = self.record.iter().map(|field| Coding::Plain.show(field)).collect();
+            let mut fields = (0..self.count).filter_map(|column| self.get(column));
+            fields.position(|field| field.trim_ascii() == name.as_bytes()).ok_or_else(|| {
+                let fields = (0..self.count).filter_map(|column| self.get(column));
+                let columns: Vec<_> = fields.map(|field| Coding::Plain.show(field)).collect();
                 RowError::line(1, format!("no column is named `{name}`; the columns are {}", columns.join(", ")))
             })
         };
         Ok((place(&options.key)?, place(&options.value)?))
     }
 
-    fn read(&mut self) -> Result<bool, RowError> {
-        self.left.store(RECORD_BYTES_MAX, Ordering::Relaxed);
-        let line = self.reader.position().line();
-        self.reader.read_byte_record(&mut self.record).map_err(|error| RowError::line(line, error.to_string()))
-    }
-
     fn field(&self, column: usize, line: u64) -> Result<Value, RowError> {
-        let field = self.record.get(column).ok_or_else(|| {
-            let (has, wants) = (self.record.len(), column + 1);
+        let field = self.get(column).ok_or_else(|| {
+            let (has, wants) = (self.count, column + 1);
             RowError::line(line, format!("it has {has} columns, and number {wants} is wanted"))
         })?;
         match self.coding {
@@ -108,19 +146,20 @@ fn numbered(options: &TextOptions) -> Result<(usize, usize), RowError> {
 
 impl<R: Read> Rows for CsvRows<R> {
     fn next(&mut self) -> Result<Option<Row>, RowError> {
+        let line = self.parser.line();
         if !self.read()? {
             return Ok(None);
         }
-        let line = self.record.position().map_or(0, csv::Position::line);
         let (key, value) = (self.field(self.columns.0, line)?, self.field(self.columns.1, line)?);
         checked(key, value).map(Some).map_err(|what| RowError::line(line, what))
     }
 }
 
 /// Writes rows as CSV, with a header if it is wanted.
-pub struct CsvWriter<W: Write> {
-    writer: csv::Writer<W>,
+pub struct CsvWriter<W> {
+    out: W,
     coding: Coding,
+    delimiter: u8,
 }
 
 impl<W: Write> CsvWriter<W> {
@@ -129,13 +168,11 @@ impl<W: Write> CsvWriter<W> {
     /// # Errors
     /// That of `out`.
     pub fn new(out: W, options: &TextOptions) -> io::Result<CsvWriter<W>> {
-        let mut builder = WriterBuilder::new();
-        builder.delimiter(options.delimiter).quote_style(QuoteStyle::Necessary).buffer_capacity(1 << 18);
-        let mut writer = builder.from_writer(out);
+        let mut writer = CsvWriter { out, coding: options.coding, delimiter: options.delimiter };
         if options.header {
-            writer.write_record([&options.key, &options.value])?;
+            writer.record(options.key.as_bytes(), options.value.as_bytes())?;
         }
-        Ok(CsvWriter { writer, coding: options.coding })
+        Ok(writer)
     }
 
     /// Writes a row.
@@ -144,18 +181,31 @@ impl<W: Write> CsvWriter<W> {
     /// That of the output.
     pub fn row(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         match self.coding {
-            Coding::Plain => self.writer.write_record([key, value])?,
-            coding => self.writer.write_record([coding.show(key), coding.show(value)])?,
+            Coding::Plain => self.record(key, value),
+            coding => self.record(coding.show(key).as_bytes(), coding.show(value).as_bytes()),
         }
-        Ok(())
+    }
+
+    fn record(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.field(key)?;
+        self.out.write_all(&[self.delimiter])?;
+        self.field(value)?;
+        self.out.write_all(b"\n")
+    }
+
+    fn field(&mut self, field: &[u8]) -> io::Result<()> {
+        if !field.iter().any(|byte| [b'"', b'\r', b'\n', self.delimiter].contains(byte)) {
+            return self.out.write_all(field);
+        }
+        let quoted = field.split(|byte| *byte == b'"').collect::<Vec<_>>().join(&b"\"\""[..]);
+        self.out.write_all(b"\"")?;
+        self.out.write_all(&quoted)?;
+        self.out.write_all(b"\"")
     }
 
     /// Ends the file.
-    ///
-    /// # Errors
-    /// That of the output.
-    pub fn finish(self) -> io::Result<W> {
-        self.writer.into_inner().map_err(csv::IntoInnerError::into_error)
+    pub fn finish(self) -> W {
+        self.out
     }
 }
 
@@ -219,7 +269,7 @@ mod tests {
             for (key, value) in &rows {
                 writer.row(key, value).expect("memory");
             }
-            let text = writer.finish().expect("memory");
+            let text = writer.finish();
             let mut reader = CsvRows::new(&text[..], &options).expect("our own file");
             for (key, value) in &rows {
                 let (read_key, read_value) = reader.next().expect("our own file").expect("a row");

@@ -527,7 +527,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic_or_take_memory(body in proptest::collection::vec(any::<u8>(), 0..300), version in 1u32..13) {
+        fn no_bytes_make_it_panic_or_take_memory(
+            body in proptest::collection::vec(any::<u8>(), 0..300), version in 1u32..13,
+        ) {
             let _ = read(&dump(version, &body));
             let _ = read(&body);
         }
