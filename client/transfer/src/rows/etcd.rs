@@ -203,9 +203,11 @@ mod tests {
         ])
     }
 
-    fn read(bytes: &[u8]) -> Result<(Vec<(String, String)>, Vec<String>), RowError> {
+    type Texts = Vec<(String, String)>;
+
+    fn read(bytes: &[u8]) -> Result<(Texts, Vec<String>), RowError> {
         let mut rows = EtcdRows::new(opened(bytes))?;
-        let mut found = Vec::new();
+        let mut found = Texts::new();
         while let Some((key, value)) = rows.next()? {
             found.push([key, value].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).into());
         }

@@ -156,7 +156,9 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &[u8], coding: Coding) -> Result<Vec<(Vec<u8>, Vec<u8>)>, String> {
+    type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+    fn read(text: &[u8], coding: Coding) -> Result<Pairs, String> {
         let mut rows = JsonlRows::new(text, &TextOptions { coding, ..TextOptions::default() });
         let mut found = Vec::new();
         while let Some((key, value)) = rows.next().map_err(|error| error.to_string())? {

@@ -17,13 +17,13 @@ pub(super) fn decompress(input: &[u8], size: usize) -> Option<Vec<u8>> {
                 length += usize::from(rest.next()?);
             }
             let back = (control & 31) << 8 | usize::from(rest.next()?);
-            let mut from = out.len().checked_sub(back + 1)?;
+            let from = out.len().checked_sub(back + 1)?;
             if out.len() + length + 2 > size {
                 return None;
             }
-            for _ in 0..length + 2 {
-                out.push(*out.get(from)?);
-                from += 1;
+            // What is copied may be what was just written.
+            for at in from..from + length + 2 {
+                out.push(*out.get(at)?);
             }
         }
         if out.len() > size {

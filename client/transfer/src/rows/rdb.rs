@@ -447,9 +447,11 @@ mod tests {
         file
     }
 
-    fn read(file: &[u8]) -> Result<(Vec<(String, String)>, Vec<String>, Option<String>), String> {
+    type Texts = Vec<(String, String)>;
+
+    fn read(file: &[u8]) -> Result<(Texts, Vec<String>, Option<String>), String> {
         let mut rows = RdbRows::new(file, 0).map_err(|error| error.to_string())?;
-        let mut found = Vec::new();
+        let mut found = Texts::new();
         while let Some((key, value)) = rows.next().map_err(|error| error.to_string())? {
             found.push([key, value].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).into());
         }
