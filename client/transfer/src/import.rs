@@ -336,7 +336,8 @@ async fn run(
             && written.elapsed() >= POSITION_EVERY
         {
             position.rows = import.rows;
-            position.write(path)?;
+            // Where none can be kept, the import goes on without: `--resume` then finds none.
+            let _ = position.write(path);
             written = Instant::now();
         }
     }

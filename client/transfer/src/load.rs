@@ -14,7 +14,7 @@ use coppice_client::wire::{MANY_OPERATIONS_MAX, PACK_WORK_MAX};
 use coppice_client::{Client, Command, Error as ClientError, Operation, Output, Range, ResumeToken, Value};
 use tokio::task::JoinSet;
 
-use crate::error::{Refusal, Result};
+use crate::error::{Error, Refusal, Result};
 use crate::text::Coding;
 
 /// Pairs that ascend by key.
@@ -168,31 +168,35 @@ async fn carry_out(client: &Client, present: Present, pairs: Pairs) -> Result<()
             // One of its keys is there, or nobody knows whether all of them are.
             Some(error) if rounds >= ATTEMPTS_MAX => return Err(error.into()),
             _ if present == Present::Overwrite => put(client, pairs).await?,
-            _ => {
-                let missing = missing(client, pairs).await?;
-                waiting.extend(cut(&*client.map().await?, missing));
-            }
+            _ => match missing(client, &pairs).await {
+                Ok(missing) => waiting.extend(cut(&*client.map().await?, missing)),
+                Err(Error::Client(error)) if rounds < ATTEMPTS_MAX && error.reason().is_some_and(is_passing) => {
+                    tokio::time::sleep(PAUSE).await;
+                    waiting.push(pairs);
+                }
+                Err(error) => return Err(error),
+            },
         }
     }
     Ok(())
 }
 
 /// The pairs that are not in the cluster. The others must have the same values there.
-async fn missing(client: &Client, pairs: Pairs) -> Result<Pairs> {
-    let (Some(first), Some(last)) = (pairs.first(), pairs.last()) else { return Ok(pairs) };
+async fn missing(client: &Client, pairs: &Pairs) -> Result<Pairs> {
+    let (Some(first), Some(last)) = (pairs.first(), pairs.last()) else { return Ok(Pairs::new()) };
     let behind = [&last.0[..], &[0]].concat();
     let mut there = client.range(Range::between(&first.0, Some(&behind))).await?;
     let mut missing = Pairs::new();
-    let mut pairs = pairs.into_iter().peekable();
+    let mut pairs = pairs.iter().peekable();
     while let Some((key, value)) = there.next().await? {
         while let Some(pair) = pairs.next_if(|pair| *pair.0 < *key) {
-            missing.push(pair);
+            missing.push(pair.clone());
         }
         if pairs.next_if(|pair| *pair.0 == *key).is_some_and(|pair| *pair.1 != *value) {
             return Err(Refusal::Differs(Coding::Plain.show(key)).into());
         }
     }
-    missing.extend(pairs);
+    missing.extend(pairs.cloned());
     Ok(missing)
 }
 

@@ -366,3 +366,66 @@ fn of_refusal(refusal: &Refusal, context: &Context, resume: Option<String>) -> P
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::verbs::Verb;
+
+    #[test]
+    fn a_directory_is_a_path_or_a_url_of_a_file() {
+        assert_eq!(directory("a/b"), Ok(PathBuf::from("a/b")));
+        assert_eq!(directory("file:///a/b"), Ok(PathBuf::from("/a/b")));
+        for wrong in ["", "file://a/b", "s3://bucket/key", "https://host/x"] {
+            assert!(directory(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn verify_is_a_verb_of_backup_and_a_directory_has_any_other_name() {
+        let verb = |words: &[&str]| Cli::try_parse_from([&["coppice"], words].concat()).map(|cli| cli.verb);
+        assert!(matches!(verb(&["backup", "verify", "d"]), Ok(Verb::Backup(args)) if args.verb.is_some()));
+        assert!(matches!(verb(&["backup", "./verify", "--resume"]), Ok(Verb::Backup(args)) if args.resume));
+        assert!(verb(&["backup"]).is_err() && verb(&["backup", "d", "verify", "e"]).is_err());
+    }
+
+    /// Every error has four lines, exits as the manual says, and names a command that the program understands.
+    #[test]
+    fn every_failure_names_the_next_command() {
+        let context = Context { verb: "restore", ..Context::of_demo("127.0.0.1:7400", Duration::from_secs(5)) };
+        let path = || PathBuf::from("a b");
+        let (found, wanted) = ("1".to_owned(), "2".to_owned());
+        let refusals = [
+            (Refusal::Finished(path()), 5),
+            (Refusal::Unfinished(path()), 5),
+            (Refusal::Foreign { directory: path(), file: "x".into() }, 5),
+            (Refusal::NoBackup(path()), 4),
+            (Refusal::InUse(path()), 5),
+            (Refusal::NotEmpty("a".into()), 5),
+            (Refusal::Differs("a".into()), 5),
+            (Refusal::OtherContent { found, wanted }, 1),
+            (Refusal::Format { path: path(), format: 2, known: 1 }, 1),
+            (Refusal::OtherBase { base: path(), backup: path() }, 4),
+            (Refusal::LongKey("a".into()), 2),
+            (Refusal::OtherFile(path()), 5),
+            (Refusal::NoPosition(path()), 4),
+        ];
+        let refused = refusals.into_iter().map(|(refusal, exit)| (Error::Refused(refusal), exit));
+        let damaged = Error::Damaged { path: path(), at: Some(7), what: "a checksum differs".into() };
+        let io = Error::Io { path: path(), error: io::Error::other("no room") };
+        for (error, exit) in refused.chain([(damaged, 1), (io, 1)]) {
+            for resume in [None, Some("coppice restore 'a b' --resume".to_owned())] {
+                let failure = failure(&error, &context, resume);
+                assert_eq!(failure.exit as u8, exit, "{failure}");
+                assert!(failure.what.starts_with("restore: ") && !failure.cause.is_empty(), "{failure}");
+                let words = words::split(&failure.next).expect("words").concat();
+                let parsed = Cli::try_parse_from(words);
+                assert!(parsed.as_ref().map_or_else(|error| error.exit_code() == 0, |_| true), "{failure}");
+            }
+        }
+    }
+}

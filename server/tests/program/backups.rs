@@ -203,3 +203,31 @@ fn a_backup_under_faults_and_writes_is_one_moment() {
     assert!(writer.join().expect("it writes") > 3);
     eventually("the cluster is whole", || cluster.run(&["status"]).code == 0);
 }
+
+/// A load whose node is killed is repeated under its own number, or compared with what is there.
+#[test]
+fn a_restore_and_an_import_outlive_a_killed_node() {
+    let (from, mut into) = (Cluster::formed(1, SPLIT), Cluster::formed(3, "k001000,k003000"));
+    put(&from, 0..4_000, &"x".repeat(2_000));
+    let (directory, file) = (text(&from.scratch.path("backup")), text(&from.scratch.path("rows.bin")));
+    expect(&from.run(&["backup", &directory]), 0, "backed up: 4000 keys", "");
+    expect(&from.run(&["export", &file]), 0, "", "4000 keys");
+    for (round, words) in [["restore", &directory], ["import", &file]].into_iter().enumerate() {
+        let at = into.endpoints();
+        let said = std::thread::scope(|scope| {
+            let running = scope.spawn(|| crate::support::run_at(&at, &words, b""));
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            into.kill(round);
+            running.join().expect("it ends")
+        });
+        assert_eq!(said.code, 0, "{words:?}: {said:?}");
+        into.start(round, "ready");
+    }
+    let digests = [&from, &into].map(|cluster| {
+        let made = text(&cluster.scratch.path("compared"));
+        let said = cluster.run(&["backup", &made, "-o", "json"]);
+        let made: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+        made["digest"].as_str().map(str::to_owned)
+    });
+    assert!(digests[0].is_some() && digests[0] == digests[1], "{digests:?}");
+}
