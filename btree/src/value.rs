@@ -3,7 +3,7 @@
 //! Every previous value of an update becomes one of these, so making one from eight bytes must cost no allocation
 //! (the papers' case). Knows nothing of trees.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -70,12 +70,10 @@ impl Value {
     }
 }
 
-impl From<[u8; 8]> for Value {
+impl<const N: usize> From<[u8; N]> for Value {
     #[inline]
-    fn from(word: [u8; 8]) -> Self {
-        let mut bytes = [0; 15];
-        bytes[..8].copy_from_slice(&word);
-        Self(Repr::Inline { len: InlineLen::L8, bytes })
+    fn from(array: [u8; N]) -> Self {
+        Self::from(array.as_slice())
     }
 }
 
@@ -83,7 +81,9 @@ impl From<&[u8]> for Value {
     #[inline]
     fn from(slice: &[u8]) -> Self {
         if let Ok(word) = <[u8; 8]>::try_from(slice) {
-            return Self::from(word);
+            let mut bytes = [0; 15];
+            bytes[..8].copy_from_slice(&word);
+            return Self(Repr::Inline { len: InlineLen::L8, bytes });
         }
         match InlineLen::ALL.get(slice.len()) {
             Some(&len) => {
@@ -111,9 +111,60 @@ impl<const N: usize> From<&[u8; N]> for Value {
     }
 }
 
+impl From<&Vec<u8>> for Value {
+    fn from(vec: &Vec<u8>) -> Self {
+        Self::from(vec.as_slice())
+    }
+}
+
+impl From<Box<[u8]>> for Value {
+    fn from(boxed: Box<[u8]>) -> Self {
+        Self::from(Vec::from(boxed))
+    }
+}
+
+impl From<Cow<'_, [u8]>> for Value {
+    fn from(cow: Cow<'_, [u8]>) -> Self {
+        match cow {
+            Cow::Borrowed(slice) => Self::from(slice),
+            Cow::Owned(vec) => Self::from(vec),
+        }
+    }
+}
+
 impl From<&str> for Value {
     fn from(text: &str) -> Self {
         Self::from(text.as_bytes())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::from(text.into_bytes())
+    }
+}
+
+impl From<&String> for Value {
+    fn from(text: &String) -> Self {
+        Self::from(text.as_bytes())
+    }
+}
+
+impl From<Bytes> for Value {
+    fn from(bytes: Bytes) -> Self {
+        Self::from(Vec::from(bytes))
+    }
+}
+
+impl From<&Bytes> for Value {
+    fn from(bytes: &Bytes) -> Self {
+        Self::from(&bytes[..])
+    }
+}
+
+impl From<&Value> for Value {
+    fn from(value: &Value) -> Self {
+        value.clone()
     }
 }
 
@@ -121,6 +172,22 @@ impl From<&Value> for Bytes {
     #[inline]
     fn from(value: &Value) -> Self {
         Self::copy_from_slice(value)
+    }
+}
+
+impl From<Value> for Bytes {
+    /// A shared value stays shared: nothing is copied.
+    fn from(value: Value) -> Self {
+        match &value.0 {
+            Repr::Inline { .. } => Self::from(&value),
+            Repr::Shared(_) => Self::from_owner(value),
+        }
+    }
+}
+
+impl From<Value> for Vec<u8> {
+    fn from(value: Value) -> Self {
+        value.to_vec()
     }
 }
 
@@ -172,6 +239,30 @@ impl PartialEq<&[u8]> for Value {
     #[inline]
     fn eq(&self, other: &&[u8]) -> bool {
         self.as_slice() == *other
+    }
+}
+
+impl<const N: usize> PartialEq<[u8; N]> for Value {
+    fn eq(&self, other: &[u8; N]) -> bool {
+        self.as_slice() == other
+    }
+}
+
+impl<const N: usize> PartialEq<&[u8; N]> for Value {
+    fn eq(&self, other: &&[u8; N]) -> bool {
+        self.as_slice() == *other
+    }
+}
+
+impl PartialEq<str> for Value {
+    fn eq(&self, other: &str) -> bool {
+        self.as_slice() == other.as_bytes()
+    }
+}
+
+impl PartialEq<&str> for Value {
+    fn eq(&self, other: &&str) -> bool {
+        self.as_slice() == other.as_bytes()
     }
 }
 
@@ -247,6 +338,32 @@ mod tests {
             assert_eq!(Value::from(bytes.clone()).clone().as_slice(), bytes);
         }
         assert_eq!(size_of::<Value>(), 16);
+    }
+
+    #[test]
+    fn whatever_holds_bytes_becomes_one_and_equals_it() {
+        for text in ["", "red", "8 bytes!", "a long string, a shared one"] {
+            let bytes = text.as_bytes();
+            let boxed: Box<[u8]> = bytes.into();
+            let values: [Value; 9] = [
+                text.into(),
+                text.to_owned().into(),
+                (&text.to_owned()).into(),
+                bytes.to_vec().into(),
+                (&bytes.to_vec()).into(),
+                boxed.into(),
+                Cow::Borrowed(bytes).into(),
+                Bytes::copy_from_slice(bytes).into(),
+                (&Bytes::copy_from_slice(bytes)).into(),
+            ];
+            for value in values {
+                assert!(value == text && value == *text && value == bytes && value == *bytes);
+                assert_eq!(Value::from(&value), value);
+                assert_eq!(Bytes::from(value.clone()), bytes);
+                assert_eq!(Vec::from(value), bytes);
+            }
+        }
+        assert!(Value::from([1; 8]) == [1; 8] && Value::from([1, 2]) == &[1, 2] && Value::from(*b"abc") == "abc");
     }
 
     #[test]
