@@ -86,6 +86,19 @@ impl Client {
         Ok(Client { client, drive: Arc::new(drive) })
     }
 
+    /// Waits for what `call` makes of the asynchronous client: several calls at once, or one with an end of its own.
+    ///
+    /// ```no_run
+    /// # fn example(client: coppice_client::blocking::Client) -> coppice_client::error::Result<()> {
+    /// let (apple, pear) = client.block_on(async |client| tokio::join!(client.get("apple"), client.get("pear")));
+    /// println!("{:?} {:?}", apple?.output, pear?.output);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn block_on<T>(&self, call: impl AsyncFnOnce(&crate::Client) -> T) -> T {
+        self.wait(call(&self.client))
+    }
+
     fn wait<F: Future>(&self, future: F) -> F::Output {
         self.drive.wait(future)
     }
@@ -162,6 +175,14 @@ impl Client {
     /// As there.
     pub fn get_as(&self, key: impl Into<Value>, mode: ReadMode) -> Result<Answer<Option<Value>>> {
         self.wait(self.client.get_as(key, mode))
+    }
+
+    /// The values of keys as of one moment, in the order of the keys. See [`crate::Client::get_many`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_many<K: Into<Value>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Value>>> {
+        self.wait(self.client.get_many(keys))
     }
 
     /// Executes several operations of one partition as one command: together or not at all. See
@@ -288,7 +309,17 @@ impl Client {
     }
 }
 
-/// A range that is being read; see [`crate::RangeStream`].
+/// A range that is being read; see [`crate::RangeStream`]. As an iterator it gives pairs that own their bytes.
+///
+/// ```no_run
+/// # fn example(client: coppice_client::blocking::Client) -> coppice_client::error::Result<()> {
+/// for pair in client.range("a".."n")? {
+///     let (key, value) = pair?;
+///     println!("{key:?} {value:?}");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct RangeStream {
     stream: crate::RangeStream,
@@ -334,3 +365,30 @@ impl RangeStream {
         self.stream.last_key()
     }
 }
+
+impl IntoIterator for RangeStream {
+    type Item = Result<(Value, Value)>;
+    type IntoIter = Pairs;
+
+    fn into_iter(self) -> Pairs {
+        Pairs(Some(self))
+    }
+}
+
+/// The pairs of a range, each with a key and a value of its own. It ends behind the last pair or behind an error.
+#[derive(Debug)]
+pub struct Pairs(Option<RangeStream>);
+
+impl Iterator for Pairs {
+    type Item = Result<(Value, Value)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let pair = self.0.as_mut()?.next().map(|pair| pair.map(|(key, value)| (key.into(), value.into())));
+        if !matches!(pair, Ok(Some(_))) {
+            self.0 = None;
+        }
+        pair.transpose()
+    }
+}
+
+impl std::iter::FusedIterator for Pairs {}

@@ -1,5 +1,6 @@
 //! The asynchronous client: a handle that any number of tasks share.
 
+mod reads;
 mod updates;
 
 use std::sync::Arc;

@@ -88,7 +88,7 @@ impl Driver {
 
     fn submit(&mut self, token: u64, deadline: Time, request: Request) {
         let bytes = request.bytes();
-        let is_range = matches!(request, Request::Range(_));
+        let is_range = matches!(request, Request::Range(_) | Request::Keys { .. });
         let error = match self.session.submit(token, deadline, request) {
             Ok(call) => {
                 if is_range {

@@ -4,11 +4,14 @@
 //! read (`Config::optimistic_scans`) or by a ticket (protocol.md 4). A stale one over several is read partition by
 //! partition, each at its own position. What arrives is checked: inside the bounds, in order, in sequence.
 
+mod pairs;
+
 use std::future::poll_fn;
 use std::ops::{RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 use bytes::Bytes;
 use coppice_btree::Value;
+pub use pairs::Pairs;
 
 use crate::command::{RangeCall, ReadMode};
 use crate::error::{Error, Reason, Result};
@@ -47,7 +50,13 @@ impl Range {
     }
 
     /// The keys that begin with `prefix`.
-    pub fn prefix(prefix: &[u8]) -> Range {
+    ///
+    /// ```
+    /// use coppice_client::Range;
+    /// assert_eq!(Range::prefix("user/"), Range::new("user/".."user0"));
+    /// ```
+    pub fn prefix(prefix: impl AsRef<[u8]>) -> Range {
+        let prefix = prefix.as_ref();
         let mut high = prefix.to_vec();
         // The first string that is above all of them: cut the trailing 0xff, count the last byte up.
         while high.last() == Some(&0xff) {
@@ -111,7 +120,8 @@ impl Range {
 
     /// The rest of the range behind `key`, in its direction: for pages. The pages are not one moment.
     #[must_use]
-    pub fn after(self, key: &[u8]) -> Range {
+    pub fn after(self, key: impl AsRef<[u8]>) -> Range {
+        let key = key.as_ref();
         if self.scan.reverse {
             let high = match &self.high {
                 Some(high) if &**high <= key => self.high.clone(),
@@ -271,7 +281,7 @@ impl RangeStream {
     /// [`Reason::Interrupted`] if the connection was lost after something was given out; [`Range::after`] the last key
     /// goes on, at another moment.
     pub async fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        if self.current.scan.count_only {
+        if self.counts() {
             self.count().await?;
             return Ok(None);
         }
@@ -279,11 +289,21 @@ impl RangeStream {
     }
 
     async fn next_pair(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        while !self.is_full() && self.chunk.as_ref().is_none_or(PartCursor::is_done) {
+        while !self.is_at_hand() {
             if !self.next_chunk().await? {
                 return Ok(None);
             }
         }
+        self.pair_at_hand()
+    }
+
+    /// Whether the next pair, or the end, is known without waiting.
+    fn is_at_hand(&self) -> bool {
+        self.is_full() || self.chunk.as_ref().is_some_and(|chunk| !chunk.is_done())
+    }
+
+    /// The next pair of the chunk that is being read, or none at a limit.
+    fn pair_at_hand(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         if self.is_full() {
             self.stop();
             return Ok(None);
@@ -411,6 +431,27 @@ impl RangeStream {
             self.pairs = self.pairs.min(self.current.scan.pairs_max);
         }
         Ok(self.pairs)
+    }
+
+    /// The pairs that are left as a [`futures_core::Stream`], each with a key and a value of its own: for the adapters
+    /// of `futures` and `tokio-stream`. Strings of more than 15 bytes cost an allocation, which [`RangeStream::next`]
+    /// does not need.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// use futures_util::TryStreamExt;
+    /// let fruit = client.range("a".."n").await?.pairs();
+    /// let red: Vec<_> = fruit.try_filter(|(_, colour)| std::future::ready(colour == "red")).try_collect().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn pairs(self) -> Pairs {
+        Pairs::new(self)
+    }
+
+    /// Whether it counts instead of giving pairs out.
+    fn counts(&self) -> bool {
+        self.current.scan.count_only
     }
 
     /// Where it was read: one position per partition so far, in the order of reading. None of the partitions that a

@@ -3,13 +3,14 @@
 
 mod model;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_client::command::{Operation, Output, RangeCall};
 use coppice_client::config::Config;
 use coppice_client::session::{Input, Request};
-use coppice_client::wire::{Kind, ScanOptions};
+use coppice_client::wire::{Kind, Part, ScanOptions};
 use model::run::{Run, range_call};
 use model::{CALM, World};
 
@@ -223,4 +224,70 @@ fn planted_bugs_are_caught() {
     let mut command = std::process::Command::new(&program);
     command.env("COPPICE_MUTANT", "collects_once").args(["--exact", "what_changes_meanwhile_takes_a_ticket"]);
     assert!(!command.output().unwrap().status.success(), "collects_once was not caught");
+}
+
+fn keys(of: &[&str]) -> Request {
+    let keys = of.iter().map(|key| (*key).into()).collect();
+    Request::Keys { keys, range: all() }
+}
+
+/// The values of these keys that a call gave out.
+fn values(run: &Run, token: u64, of: &[&str]) -> Vec<Option<String>> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let parts: Vec<_> = run.world.parts[&token].iter().map(|part| Part::decode(part).unwrap()).collect();
+    let given: BTreeMap<String, String> =
+        parts.iter().flat_map(Part::pairs).map(|(key, value)| (text(key), text(value))).collect();
+    assert!(given.keys().all(|key| of.contains(&key.as_str())), "{given:?}");
+    of.iter().map(|key| given.get(*key).cloned()).collect()
+}
+
+/// A writer counts in one partition, and then in another. At any moment the first is as far as the second, or one ahead.
+#[test]
+fn keys_of_several_partitions_are_read_as_of_one_moment() {
+    let (mut again, mut at_once) = (0, 0);
+    for seed in 0..60 {
+        let mut run = start(seed, 1 << 20);
+        let asked = ["a", "t", "absent", "z absent"];
+        let (validations, mut written) = (run.world.count(Kind::Validate), 0);
+        run.submit(1, Duration::from_secs(5), keys(&asked)).unwrap();
+        run.run_for(Duration::from_micros(40 * (seed + 1)));
+        for token in 200..205 {
+            for key in ["a", "t"] {
+                written += 1;
+                let put = Operation::put(key, &*format!("v{token}"));
+                run.submit(1_000 + written, Duration::from_secs(5), Request::Command(put.into())).unwrap();
+                while run.ended(1_000 + written).is_none() {
+                    run.run_for(Duration::from_micros(100));
+                }
+                assert!(run.outcome(1_000 + written).is_ok());
+            }
+        }
+        run.run_for(Duration::from_secs(1));
+        assert!(run.outcome(1).is_ok(), "seed {seed}: {:?}", run.outcome(1));
+        let found = values(&run, 1, &asked);
+        assert!(found[..2].iter().all(Option::is_some), "seed {seed}: {found:?}");
+        let count = |value: &Option<String>| value.as_deref().unwrap()[1..].parse::<i64>().unwrap();
+        let (first, second) = (count(&found[0]).max(199), count(&found[1]).max(199));
+        assert!((0..=1).contains(&(first - second)) && found[2..] == [None, None], "seed {seed}: {found:?}");
+        match run.world.count(Kind::Validate) - validations {
+            0..=3 => at_once += 1,
+            _ => again += 1,
+        }
+        assert_eq!((run.session.calls_waiting(), run.world.count(Kind::RangeQuery)), (0, 0), "seed {seed}");
+    }
+    assert!(again > 5 && at_once > 5, "{again} were read again, {at_once} were not");
+}
+
+#[test]
+fn keys_that_never_rest_are_refused_at_the_deadline() {
+    let mut run = start(7, 1 << 20);
+    run.world.validates = false;
+    run.submit(1, Duration::from_millis(300), keys(&["a", "t"])).unwrap();
+    run.run_for(Duration::from_secs(1));
+    let error = run.outcome(1).as_ref().unwrap_err().to_string();
+    assert!(error.starts_with("the servers are busy: the keys change too often"), "{error}");
+    assert_eq!(run.session.calls_waiting(), 0);
+    let many: Vec<String> = (0..=coppice_client::KEYS_MAX).map(|n| format!("{n:04}")).collect();
+    let refused = run.submit(2, Duration::from_secs(1), keys(&many.iter().map(|key| &**key).collect::<Vec<_>>()));
+    assert!(format!("{refused:?}").contains("TooLarge"), "{refused:?}");
 }

@@ -143,3 +143,37 @@ fn a_range_over_partitions_of_many_threads_is_one_moment() {
         assert!(reading.join().unwrap() > 3);
     });
 }
+
+/// A writer counts in one partition, and then in another: at any moment the first is as far as the second, or one ahead.
+#[test]
+fn keys_of_several_partitions_are_read_as_of_one_moment() {
+    let directory = Scratch::new("get-many");
+    let cluster = formed(&LocalOptions { partitions: 3, ..LocalOptions::new(&directory.0) });
+    let client = connect(&cluster);
+    let spread = [[0x10; 8], [0xf0; 8]];
+    let map = client.map().unwrap();
+    assert_ne!(map.position(&spread[0]), map.position(&spread[1]), "{map:?}");
+    spread.iter().for_each(|key| drop(client.put(*key, "0").unwrap()));
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..400 {
+                spread.iter().for_each(|key| drop(client.put(*key, n.to_string()).unwrap()));
+            }
+            over.store(true, std::sync::atomic::Ordering::SeqCst);
+        });
+        let mut busy = 0;
+        while !over.load(std::sync::atomic::Ordering::SeqCst) {
+            let values = client.get_many([&spread[1][..], b"absent", &spread[0]]).unwrap();
+            let count = |at: usize| std::str::from_utf8(values[at].as_ref().unwrap()).unwrap().parse::<i64>().unwrap();
+            assert!((0..=1).contains(&(count(2) - count(0))) && values[1].is_none(), "{values:?}");
+            busy += 1;
+        }
+        assert!(busy > 0);
+    });
+    assert_eq!(client.get_many([spread[0], spread[1]]).unwrap(), [Some("399".into()), Some("399".into())]);
+    assert_eq!(client.get_many(["a"; 3]).unwrap(), [None, None, None]);
+    assert_eq!(client.get_many::<&str>([]).unwrap(), []);
+    let error = client.get_many((0..300).map(|n: u32| n.to_string())).unwrap_err();
+    assert_eq!(error.to_string(), "too large: at most 256 keys are read as of one moment");
+}

@@ -13,8 +13,12 @@ mod embedded_cluster;
 mod first_steps;
 #[path = "../../client/examples/resume_a_scan.rs"]
 mod resume_a_scan;
+#[path = "../../client/examples/streams.rs"]
+mod streams;
 #[path = "../../client/examples/unknown_outcome.rs"]
 mod unknown_outcome;
+#[path = "../../client/examples/updates.rs"]
+mod updates;
 
 use common::Scratch;
 use common::cluster::formed;
@@ -31,6 +35,10 @@ fn the_examples_of_the_client_run() {
     assert_eq!(compare_and_set::run(endpoints()), Ok(101));
     assert_eq!(resume_a_scan::run(endpoints()), Ok((100, 100)));
     assert_eq!(unknown_outcome::run(endpoints()), Ok(200));
+    assert_eq!(runtime.block_on(streams::run(endpoints())), Ok((2, 4)));
+    let words = ["word/strawberry", "word/pear", "word/fig", "word/apple"];
+    assert_eq!(streams::backward(endpoints()), Ok(words.map(String::from).to_vec()));
+    assert_eq!(updates::run(endpoints()), Ok((100, "7".into(), 4)));
 }
 
 #[test]

@@ -23,6 +23,13 @@ pub enum Request {
     },
     /// A range: inside one partition, or across several unless it is stale.
     Range(RangeCall),
+    /// The values of keys as of one moment, whatever partitions they lie in: those that are there, each in a part.
+    Keys {
+        /// Without duplicates, at most [`KEYS_MAX`](super::KEYS_MAX).
+        keys: Box<[Value]>,
+        /// Without limits; of the bounds none counts.
+        range: RangeCall,
+    },
     /// That a map is known: answered as soon as it is, with nothing.
     Map,
 }
@@ -34,6 +41,7 @@ impl Request {
             Request::Command(command) | Request::Resume(command, _) => command.first_key().unwrap_or(&[]),
             Request::Get { key, .. } => key,
             Request::Range(range) => &range.low,
+            Request::Keys { keys, .. } => keys.first().map_or(&[], |key| key),
             Request::Map => &[],
         }
     }
@@ -41,7 +49,15 @@ impl Request {
     pub(super) fn command(&self) -> Option<&Command> {
         match self {
             Request::Command(command) | Request::Resume(command, _) => Some(command),
-            Request::Get { .. } | Request::Range(_) | Request::Map => None,
+            Request::Get { .. } | Request::Range(_) | Request::Keys { .. } | Request::Map => None,
+        }
+    }
+
+    /// How its parts are read, if it may have several.
+    pub(super) fn range(&self) -> Option<&RangeCall> {
+        match self {
+            Request::Range(range) | Request::Keys { range, .. } => Some(range),
+            _ => None,
         }
     }
 
@@ -51,6 +67,7 @@ impl Request {
             Request::Command(command) | Request::Resume(command, _) => command.bytes(),
             Request::Get { key, .. } => key.len(),
             Request::Range(range) => range.low.len() + range.high.as_ref().map_or(0, |high| high.len()),
+            Request::Keys { keys, .. } => keys.iter().map(|key| key.len()).sum(),
             Request::Map => 0,
         }
     }

@@ -3,8 +3,11 @@
 //! way, the coordinator is asked for a ticket (`queries`), once and for all for that call: where others write what it
 //! reads again and again, a collect never holds. So each call tries once, and a client that has no luck tries ever more
 //! seldom.
+//!
+//! Keys that are read as of one moment are collected too, a key in each part. There is no ticket for them: they are
+//! read again after a pause until their deadline.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -27,6 +30,10 @@ use crate::wire::{
 
 /// Most partitions of a collect: with each, another one may be slow, and another range may change.
 const PARTS_MAX: usize = 16;
+
+/// Most keys that are read as of one moment: each is asked for by a frame, and the answers together may have so many
+/// values of 1 MiB.
+pub const KEYS_MAX: usize = 256;
 
 /// Bytes of bounds in one frame of validations.
 const BOUNDS_BYTES_MAX: usize = 64 * 1024;
@@ -130,18 +137,30 @@ pub(super) enum CollectStart {
 }
 
 impl Session {
-    /// Begins what waits, or leaves it to the coordinator.
+    /// Begins what waits, or leaves it to who can do it otherwise.
     pub(super) fn begin_collects(&mut self, now: Time, effects: &mut Vec<Effect>) {
         while let Some(&key) = self.collects.waiting.front() {
-            let Some(Request::Range(range)) = self.calls.get(key).map(|call| &call.request) else {
-                self.collects.waiting.pop_front();
-                continue;
+            let start = match self.calls.get(key).map(|call| &call.request) {
+                Some(Request::Range(range)) => {
+                    let range = range.clone();
+                    match self.begin_server_collect(now, key, &range, effects) {
+                        CollectStart::No => {
+                            let parts = self.parts_of(now, &range, effects);
+                            self.begin_collect(now, key, (range, parts), effects)
+                        }
+                        start => start,
+                    }
+                }
+                Some(Request::Keys { keys, range }) => {
+                    let (keys, range) = (keys.clone(), range.clone());
+                    let parts = self.parts_of_keys(now, &keys, range.mode, effects);
+                    self.begin_collect(now, key, (range, parts), effects)
+                }
+                _ => {
+                    self.collects.waiting.pop_front();
+                    continue;
+                }
             };
-            let range = range.clone();
-            let mut start = self.begin_server_collect(now, key, &range, effects);
-            if let CollectStart::No = start {
-                start = self.begin_collect(now, key, range, effects);
-            }
             if let CollectStart::Later = start {
                 let since = *self.collects.waits.get_or_insert(now);
                 if now - since < LATER_MAX {
@@ -155,15 +174,42 @@ impl Session {
                 call.range.collect_tried = true;
             }
             if !matches!(start, CollectStart::Yes) {
-                self.reroute(now, key, effects);
+                self.collect_otherwise(now, key, effects);
             }
         }
         self.collects.waits = None;
     }
 
-    /// Reads a range in each of its partitions, if all of them can be asked now.
-    fn begin_collect(&mut self, now: Time, key: CallKey, range: RangeCall, effects: &mut Vec<Effect>) -> CollectStart {
-        let parts = match self.parts_of(now, &range, effects) {
+    /// What cannot be read without a ticket now: a range gets one, and keys are read again, until their deadline.
+    fn collect_otherwise(&mut self, now: Time, key: CallKey, effects: &mut Vec<Effect>) {
+        match self.is_of_keys(key) {
+            true => self.query_again(now, key, effects),
+            false => self.reroute(now, key, effects),
+        }
+    }
+
+    fn is_of_keys(&self, key: CallKey) -> bool {
+        matches!(self.calls.get(key).map(|call| &call.request), Some(Request::Keys { .. }))
+    }
+
+    /// A collect held or did not. Keys have no other way, so they do not decide how often ranges try this one.
+    fn note_collect(&mut self, key: CallKey, held: bool) {
+        match (self.is_of_keys(key), held) {
+            (true, _) => {}
+            (false, true) => self.collects.held(),
+            (false, false) => self.collects.missed(),
+        }
+    }
+
+    /// Reads all parts, if all of those who have them can be asked now.
+    fn begin_collect(
+        &mut self,
+        now: Time,
+        key: CallKey,
+        (range, parts): (RangeCall, Result<Vec<PartTarget>, CollectStart>),
+        effects: &mut Vec<Effect>,
+    ) -> CollectStart {
+        let parts = match parts {
             Ok(parts) => parts,
             Err(start) => return start,
         };
@@ -171,10 +217,11 @@ impl Session {
         if parts.iter().any(|part| self.peers[part.peer].streams.ranges() >= crowd) {
             return CollectStart::Later;
         }
-        if !self.collects.may_try() {
+        let of_keys = self.is_of_keys(key);
+        if !of_keys && !self.collects.may_try() {
             return CollectStart::No;
         }
-        let cap = cap(&range, self.config.range_credit, parts.len());
+        let cap = if of_keys { 0 } else { cap(&range, self.config.range_credit, parts.len()) };
         let mut collect = RangeCollect { reads: DoubleCollect::new(parts.len(), 0), parts };
         for place in 0..collect.parts.len() {
             let part = &mut collect.parts[place];
@@ -228,20 +275,7 @@ impl Session {
         let mut parts = Vec::with_capacity(entries.len());
         for (place, entry) in entries.iter().enumerate() {
             let queue = self.routes.queues()[first + place];
-            // Or somebody who says who leads: that one is found for the next query.
-            let Some(peer) = self.range_target(now, queue, range.mode, effects) else {
-                let replicas = &self.queues[queue].replicas.nodes;
-                let mut theirs =
-                    self.peers.iter().filter(|peer| peer.node.is_some_and(|node| replicas.contains(&node)));
-                let opening = theirs.any(|peer| matches!(peer.state, PeerState::Opening { .. }));
-                return Err(if opening { CollectStart::Later } else { CollectStart::No });
-            };
-            self.connect(now, peer, effects);
-            let (rests, peer_is) = (self.queues[queue].backoff.holds(now), &self.peers[peer]);
-            let able = peer_is.is_ready() && peer_is.features & FEATURE_VALIDATE != 0;
-            if rests || !able || peer_is.suspect_until > now {
-                return Err(CollectStart::No);
-            }
+            let peer = self.part_peer(now, queue, range.mode, effects)?;
             let low = if entry.low[..] > range.low[..] { entry.low[..].into() } else { range.low.clone() };
             let high = match &entry.high {
                 Some(own) if range.high.as_ref().is_none_or(|high| own[..] < high[..]) => Some(own[..].into()),
@@ -253,6 +287,50 @@ impl Session {
             parts.reverse();
         }
         Ok(parts)
+    }
+
+    /// The parts of keys by the present map, a key in each.
+    fn parts_of_keys(
+        &mut self,
+        now: Time,
+        keys: &[Value],
+        mode: ReadMode,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Vec<PartTarget>, CollectStart> {
+        let mut peers = BTreeMap::new();
+        let mut parts = Vec::with_capacity(keys.len());
+        for key in keys {
+            let queue = self.routes.queue_of(key).ok_or(CollectStart::No)?;
+            let peer = match peers.get(&queue) {
+                Some(&peer) => peer,
+                None => self.part_peer(now, queue, mode, effects)?,
+            };
+            peers.insert(queue, peer);
+            let behind = [&key[..], &[0]].concat();
+            parts.push(PartTarget { queue, low: key.clone(), high: Some(behind.into()), peer, stream: 0 });
+        }
+        Ok(parts)
+    }
+
+    /// The peer to ask for a part, if it can be asked now; later if that is being changed.
+    fn part_peer(
+        &mut self,
+        now: Time,
+        queue: usize,
+        mode: ReadMode,
+        effects: &mut Vec<Effect>,
+    ) -> Result<usize, CollectStart> {
+        // Or somebody who says who leads: that one is found for the next query.
+        let Some(peer) = self.range_target(now, queue, mode, effects) else {
+            let replicas = &self.queues[queue].replicas.nodes;
+            let mut theirs = self.peers.iter().filter(|peer| peer.node.is_some_and(|node| replicas.contains(&node)));
+            let opening = theirs.any(|peer| matches!(peer.state, PeerState::Opening { .. }));
+            return Err(if opening { CollectStart::Later } else { CollectStart::No });
+        };
+        self.connect(now, peer, effects);
+        let (rests, peer_is) = (self.queues[queue].backoff.holds(now), &self.peers[peer]);
+        let able = peer_is.is_ready() && peer_is.features & FEATURE_VALIDATE != 0;
+        if rests || !able || peer_is.suspect_until > now { Err(CollectStart::No) } else { Ok(peer) }
     }
 
     /// A part has been read.
@@ -273,9 +351,10 @@ impl Session {
             self.cancel(at, frame.stream, effects);
         }
         let Some(call) = self.calls.get_mut(key) else { return Ok(()) };
-        let Request::Range(range) = &call.request else { return Ok(()) };
+        let Some(range) = call.request.range() else { return Ok(()) };
         let Some(collect) = call.range.collect.as_mut() else { return Ok(()) };
-        let cap = cap(range, self.config.range_credit, collect.parts.len());
+        let of_keys = matches!(call.request, Request::Keys { .. });
+        let cap = if of_keys { 0 } else { cap(range, self.config.range_credit, collect.parts.len()) };
         let whole = match part.end {
             None => false,
             Some(PartEnd::Complete) => true,
@@ -291,7 +370,7 @@ impl Session {
         }
         let Some(version) = part.version.filter(|_| whole) else {
             // More than fits, or nobody counts its changes.
-            self.collects.missed();
+            self.note_collect(key, false);
             self.spoil(now, key, effects);
             return Ok(());
         };
@@ -323,11 +402,11 @@ impl Session {
                 }
             }
             Verdict::OneMoment => {
-                self.collects.held();
+                self.note_collect(key, true);
                 self.give_collect(key, effects);
             }
             Verdict::ReadAgain | Verdict::Changed => {
-                self.collects.missed();
+                self.note_collect(key, false);
                 self.spoil(now, key, effects);
             }
         }
@@ -383,8 +462,7 @@ impl Session {
     fn who_read(&self, key: CallKey, place: u32) -> Option<(usize, bool)> {
         let call = self.calls.get(key)?;
         let part = call.range.collect.as_ref()?.parts.get(place as usize)?;
-        let Request::Range(range) = &call.request else { return None };
-        Some((part.peer, range.mode == ReadMode::AnyReplica))
+        Some((part.peer, call.request.range()?.mode == ReadMode::AnyReplica))
     }
 
     /// A partition says which of the ranges are what they were.
@@ -432,10 +510,10 @@ impl Session {
         self.complete(key, Answer { output: Output::Loaded(pairs), position: last }, effects);
     }
 
-    /// A collect comes to nothing: its call goes to the coordinator.
+    /// A collect comes to nothing: a range goes to the coordinator.
     pub(super) fn spoil(&mut self, now: Time, key: CallKey, effects: &mut Vec<Effect>) {
         if self.drop_collect(key, effects) {
-            self.reroute(now, key, effects);
+            self.collect_otherwise(now, key, effects);
         }
     }
 
@@ -466,7 +544,7 @@ impl Session {
     }
 }
 
-/// Bytes that a part may have: the caller's limit, or its share of the memory that a range may take, if that is less.
+/// Bytes that a part of a range may have: the caller's limit, or its share of the memory that a range may take, if that is less.
 fn cap(range: &RangeCall, credit_max: u32, parts: usize) -> u64 {
     let share = u64::from(first_credit(credit_max, parts));
     match range.scan.bytes_max {

@@ -37,6 +37,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use calls::{Call, Calls};
 pub use calls::{CallKey, Request};
+pub use collects::KEYS_MAX;
 pub use peers::ConnectionId;
 use peers::{Draws, Peer};
 use queue::Queues;
@@ -303,6 +304,12 @@ fn check(request: &Request) -> Result<(), Reason> {
         Request::Resume(command, token) if command.checksum() != token.checksum => return Err(Reason::OtherCommand),
         Request::Resume(command, _) => command,
         Request::Get { key, .. } => return at_most("a key", key.len(), KEY_BYTES_MAX),
+        Request::Keys { keys, .. } => {
+            Excess::of("a read of one moment", "keys", keys.len(), KEYS_MAX)
+                .map_err(|excess| Reason::TooLarge(excess.to_string()))?;
+            let longest = keys.iter().map(|key| key.len()).max().ok_or(Reason::Invalid)?;
+            return at_most("a key", longest, KEY_BYTES_MAX);
+        }
         Request::Map => return Ok(()),
         Request::Range(range) => {
             let bounds = std::iter::once(&range.low).chain(&range.high);

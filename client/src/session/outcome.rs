@@ -58,6 +58,11 @@ impl Session {
         }
         let queue = self.blamed(call);
         let last_error = queue.map_or(&self.map_search.last_error, |queue| &self.queues[queue].last_error);
+        if let (Request::Keys { .. }, LastError::None, 1..) = (&call.request, last_error, call.range.voided) {
+            self.cancel_range(key, effects);
+            let reason = Reason::Busy("the keys change too often to be read as of one moment".into());
+            return self.end(now, key, reason, Cause::NoAnswer, effects);
+        }
         let last_error = match last_error.clone() {
             // Nothing was heard of a leader, and nobody can be asked: say that.
             LastError::None | LastError::NoLeader
@@ -80,6 +85,10 @@ impl Session {
     /// did not order it in time, or the coordinator is well and a partition is not.
     fn blamed(&self, call: &Call) -> Option<usize> {
         let home = self.home(&call.request);
+        if let Request::Keys { keys, .. } = &call.request {
+            let mut queues = keys.iter().filter_map(|key| self.routes.queue_of(key));
+            return queues.find(|&queue| self.queues[queue].last_error != LastError::None).or(home);
+        }
         let Request::Range(range) = &call.request else { return home };
         if home.is_none() || home != self.coordinator() {
             return home;

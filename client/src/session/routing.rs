@@ -98,6 +98,10 @@ impl Session {
             return Ok(());
         };
         let at = match (is_within(entry, &call.request), &call.request) {
+            (_, Request::Keys { .. }) => {
+                self.collects.waiting.push_back(key);
+                return Ok(());
+            }
             (true, _) => at,
             (false, Request::Range(range))
                 if range.mode != ReadMode::Stale && !call.range.collect_tried && self.config.optimistic_scans =>
@@ -116,7 +120,7 @@ impl Session {
             Request::Command(_) | Request::Resume(..) => queue.waiting.push_command(key, call.number),
             Request::Get { .. } => queue.waiting.gets.push_back(key),
             Request::Range(_) => queue.waiting.ranges.push_back(key),
-            Request::Map => {}
+            Request::Keys { .. } | Request::Map => {}
         }
         self.queues.list(at);
         Ok(())
@@ -320,6 +324,7 @@ fn is_within(entry: &Entry, request: &Request) -> bool {
             true
         }
         Request::Get { .. } | Request::Map => true,
+        Request::Keys { keys, .. } => keys.iter().all(|key| entry.contains(key)),
         Request::Command(command) | Request::Resume(command, _) => command.all_keys(|key| entry.contains(key)),
         Request::Range(range) => match (&range.high, &entry.high) {
             (_, None) => true,

@@ -371,7 +371,7 @@ impl World {
         }
         let (mut bytes, all) = (0, pairs.len());
         pairs.retain(|(key, value)| {
-            let room = !range.versioned || bytes < range.scan.bytes_max;
+            let room = !range.versioned || range.scan.bytes_max == 0 || bytes < range.scan.bytes_max;
             bytes += (key.len() + value.len()) as u64;
             room
         });

@@ -27,6 +27,7 @@ const ROOMS: &[Room] = &[
         outside: &[
             "bytes",
             "crc32c",
+            "futures-core",
             "postcard",
             "rustls",
             "rustls-webpki",

@@ -1,0 +1,108 @@
+//! Reads of several keys.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use coppice_btree::{OpResult, Value};
+
+use super::{Client, impossible, one};
+use crate::command::{RangeCall, ReadMode};
+use crate::error::{Error, Reason, Result};
+use crate::session::{KEYS_MAX, Request};
+use crate::shared::Shared;
+use crate::wire::{PartCursor, ScanOptions};
+
+impl Client {
+    /// The values of keys as of one moment, in the order of the keys, whatever partitions they lie in. At most
+    /// [`KEYS_MAX`] keys. The reading is not written to any log. Where others write these keys all the
+    /// time it is repeated until the timeout. O(n log n) of the keys.
+    ///
+    /// With [`ReadMode::Stale`] each key is read for itself, of any moment.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// let values = client.get_many(["apple", "pear"]).await?;
+    /// println!("at one moment {:?} and {:?}", values[0], values[1]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::get`]; [`Reason::TooLarge`]: too many keys;
+    /// [`Reason::Busy`]: they change too often to be read as of one moment.
+    pub async fn get_many<K: Into<Value>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Value>>> {
+        let keys: Vec<Value> = keys.into_iter().map(Into::into).take(KEYS_MAX + 1).collect();
+        if keys.len() > KEYS_MAX {
+            return Err(Error::failed(Reason::TooLarge(format!("at most {KEYS_MAX} keys are read as of one moment"))));
+        }
+        if let Some(values) = self.get_together(&keys).await? {
+            return Ok(values);
+        }
+        let mut found: BTreeMap<Value, Option<Value>> = keys.iter().map(|key| (key.clone(), None)).collect();
+        let range =
+            RangeCall { low: Value::EMPTY, high: None, scan: ScanOptions::default(), mode: self.handle.reads() };
+        let request = Request::Keys { keys: found.keys().cloned().collect(), range };
+        let slot = self.handle.shared().range(self.handle.deadline(), request).await?;
+        let mut parts = Parts { shared: self.handle.shared(), slot: Some(slot) };
+        while let Some(mut part) = parts.next().await? {
+            while let Some((key, value)) = part.next_pair() {
+                *found.get_mut(key).ok_or_else(impossible)? = Some(value.into());
+            }
+        }
+        Ok(keys.iter().map(|key| found.get(key).cloned().flatten()).collect())
+    }
+
+    /// Reads keys each for itself. That was one moment if all of them were read at the same position, as those of one
+    /// partition usually are: they share a message.
+    async fn get_together(&self, keys: &[Value]) -> Result<Option<Vec<Option<Value>>>> {
+        if keys.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        let (map, mode) = (self.map().await?, self.handle.reads());
+        let is_one = keys.windows(2).all(|pair| map.position(&pair[0]) == map.position(&pair[1]));
+        let stale = mode == ReadMode::Stale;
+        if !is_one && !stale {
+            return Ok(None);
+        }
+        let requests = keys.iter().map(|key| Request::Get { key: key.clone(), mode }).collect();
+        let outcomes = self.handle.shared().batch(self.handle.deadline(), requests).await;
+        let (mut values, mut positions) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
+        for outcome in outcomes {
+            let answer = one(outcome)?;
+            let OpResult::Get { value } = answer.output else { return Err(impossible()) };
+            values.push(value);
+            positions.push(answer.position);
+        }
+        let same = positions.windows(2).all(|pair| pair[0] == pair[1]);
+        Ok((same || stale).then_some(values))
+    }
+}
+
+/// The parts of a reading; dropping it ends the reading.
+struct Parts<'a> {
+    shared: &'a Arc<Shared>,
+    /// None: it has ended, and the slot may be another reading's.
+    slot: Option<u32>,
+}
+
+impl Parts<'_> {
+    async fn next(&mut self) -> Result<Option<PartCursor>> {
+        let Some(slot) = self.slot else { return Ok(None) };
+        match poll_fn(|cx| self.shared.next_part(slot, cx)).await {
+            Ok((body, _)) => PartCursor::new(body).map(Some).map_err(|_| impossible()),
+            Err(end) => {
+                self.slot = None;
+                end.map(|_| None)
+            }
+        }
+    }
+}
+
+impl Drop for Parts<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.shared.drop_range(slot);
+        }
+    }
+}
