@@ -380,8 +380,12 @@ pub enum Shell {
 /// `man`
 #[derive(Debug, Clone, Args)]
 pub struct ManArgs {
-    /// The verb; without it the program
-    pub verb: Option<String>,
+    /// The verb, such as `node add`; without it the program
+    #[arg(conflicts_with = "dir")]
+    pub verb: Vec<String>,
+    /// Write the pages of the program and of every verb into this directory, as packages install them
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
 }
 
 /// `demo-guard`

@@ -177,10 +177,7 @@ pub(crate) async fn run(cli: &Cli, context: Context, output: &mut Output<'_>) ->
         Verb::Check(CheckVerb::Replicas) => operate::check_replicas(cli, &context, output).await,
         Verb::Inspect(verb) => inspect::run(verb, output),
         Verb::Completions(args) => shell::completions(args, output.data).map(|()| Ok(Exit::Done)),
-        Verb::Man(args) => match shell::man(args) {
-            Ok(page) => output.data.write_all(&page).map(|()| Ok(Exit::Done)),
-            Err(failure) => Ok(Err(failure)),
-        },
+        Verb::Man(args) => shell::man(args, output.data),
         Verb::Status(args) if args.local => local::run(&cli.global, output),
         Verb::Status(args) => cluster::status(cli, &context, args, output).await,
         Verb::Init(args) => cluster::init(cli, &context, args, output).await,
