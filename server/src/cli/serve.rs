@@ -25,6 +25,9 @@ const IDENTITY_POLL: Duration = Duration::from_millis(5);
 /// How often a node says how far its recovery is.
 const RECOVERY_TOLD: Duration = Duration::from_secs(2);
 
+/// Said as often, so that systemd waits for a start as long as it goes on: 30 s from each time, in microseconds.
+const EXTEND_TIMEOUT: &str = "EXTEND_TIMEOUT_USEC=30000000";
+
 /// Runs a node until it is told to stop.
 ///
 /// # Errors
@@ -55,11 +58,16 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
     };
     let (for_start, its_logging) = (config.clone(), logging.clone());
     let started = runtime.block_on(async {
-        let starting = tokio::task::spawn_blocking(move || Node::start(for_start, Some(its_logging), stop_at_once));
-        tokio::select! {
-            started = starting => started.map_err(io::Error::other),
-            // What it reads stays as it is.
-            () = signals.end() => std::process::exit(i32::from(Exit::Done as u8)),
+        let mut starting = tokio::task::spawn_blocking(move || Node::start(for_start, Some(its_logging), stop_at_once));
+        loop {
+            tokio::select! {
+                started = &mut starting => break started.map_err(io::Error::other),
+                // What it reads stays as it is.
+                () = signals.end() => std::process::exit(i32::from(Exit::Done as u8)),
+                () = tokio::time::sleep(RECOVERY_TOLD) => {
+                    notify(&format!("{EXTEND_TIMEOUT}\nSTATUS=reading the data directory"));
+                }
+            }
         }
     });
     let node = match started? {
@@ -69,7 +77,8 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
     let asked_by = runtime.block_on(async {
         if node.identity().is_none() {
             announce(output, "waiting for init", &node, &config)?;
-            notify("STATUS=waiting for init");
+            // It has started, and waits for a person: longer than a start may take.
+            notify("READY=1\nSTATUS=waiting for init");
             if let Some(signal) = signals.until(args, &logging, joined(&node)).await {
                 return io::Result::Ok(Some(signal));
             }
@@ -81,7 +90,7 @@ pub fn run(args: &ServeArgs, output: &mut Output<'_>) -> io::Result<Result<Exit,
         notify("READY=1\nSTATUS=ready");
         Ok(signals.until(args, &logging, std::future::pending()).await)
     })?;
-    notify("STOPPING=1");
+    notify("STOPPING=1\nSTATUS=leaderships move to other nodes");
     tracing::info!(signal = asked_by, "this node stops: its leaderships move first");
     stop(node, &runtime, signals);
     tracing::info!("this node has stopped");
@@ -153,7 +162,7 @@ async fn recovered(node: &Node) {
         if told.elapsed() >= RECOVERY_TOLD {
             told = tokio::time::Instant::now();
             let text = node.recovering();
-            notify(&format!("STATUS={text}"));
+            notify(&format!("{EXTEND_TIMEOUT}\nSTATUS={text}"));
             tracing::info!(progress = text, "recovering");
         }
         tokio::time::sleep(IDENTITY_POLL).await;

@@ -19,6 +19,7 @@ mod membership;
 mod nodes;
 mod operate;
 mod ops;
+mod packaged;
 mod prompt;
 mod readme;
 #[cfg(feature = "failpoints")]
