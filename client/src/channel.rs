@@ -24,6 +24,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 pub use self::blocking::BlockingChannel;
+use crate::resolve;
 use crate::tls::names::{self, Names};
 use crate::tls::{Tls, explain};
 use crate::wire::NodeId;
@@ -108,7 +109,7 @@ impl Channel {
     /// # Errors
     /// The system's, or what is wrong with the other end's certificate, in words.
     pub async fn connect(address: &str, tls: Option<&Tls>) -> io::Result<Channel> {
-        Channel::to_server(TcpStream::connect(address).await?, address, tls).await
+        Channel::to_server(resolve::connect(address).await?, address, tls).await
     }
 
     /// Makes a channel of a connection to a node's client port, `host:port`, whose certificate must name the host.

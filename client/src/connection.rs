@@ -7,11 +7,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
-use tokio::net::TcpStream;
 
 use crate::channel::Channel;
 use crate::dial::dial;
 use crate::error::describe;
+use crate::resolve;
 use crate::tls::Tls;
 use crate::wire::{Frame, FrameDecoder};
 
@@ -47,7 +47,7 @@ impl Connection {
     /// Begins to connect to `host:port`.
     pub fn open(address: String, tls: Option<Tls>) -> Connection {
         let connecting = async move {
-            let stream = dial(|| TcpStream::connect(&address)).await?;
+            let stream = dial(|| resolve::connect(&address)).await?;
             Channel::to_server(stream, &address, tls.as_ref()).await
         };
         Connection {

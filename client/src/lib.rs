@@ -47,6 +47,8 @@ mod handle;
 mod ids;
 pub mod map;
 mod range;
+#[doc(hidden)]
+pub mod resolve;
 pub mod resume;
 #[doc(hidden)]
 pub mod serde_bytes;

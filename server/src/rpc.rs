@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use coppice_client::channel::Channel;
+use coppice_client::resolve;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
 use coppice_core::handshake::{PeerHello, Purpose, WelcomeError, refusal_text};
 use coppice_core::question::{Answer, Question};
 use coppice_core::wire::peer_frame;
-use tokio::net::TcpStream;
 
 use crate::net::handshake::{self, HandshakeError};
 use crate::shared::Shared;
@@ -96,7 +96,7 @@ async fn ask_as(
     let broken = |error: std::io::Error| AskError::Broken { address: address.to_owned(), text: error.to_string() };
     let refused = |text: String| AskError::Refused { address: address.to_owned(), text };
     let exchange = async {
-        let stream = TcpStream::connect(address).await.map_err(unreachable)?;
+        let stream = resolve::connect(address).await.map_err(unreachable)?;
         let mut stream = Channel::to_node(stream, shared.tls(), hello.to).await.map_err(unreachable)?;
         match handshake::dial(&mut stream, hello, |them| shared.judge(them)).await {
             Ok(_) => {}

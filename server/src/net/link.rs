@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant as Clock};
 
 use coppice_client::channel::Channel;
+use coppice_client::resolve;
 use coppice_client::tls::Tls;
 use coppice_client::wire::{FrameDecoder, Kind, NodeId};
 use coppice_core::connection::FrameSink;
@@ -469,7 +470,7 @@ async fn open(address: Address, opening: &Opening) -> io::Result<Opened> {
 }
 
 async fn connect(address: Address) -> io::Result<TcpStream> {
-    TcpStream::connect((address.host(), address.port())).await
+    resolve::connect(&address.to_string()).await
 }
 
 async fn greet(stream: TcpStream, opening: &Opening) -> io::Result<Opened> {

@@ -16,6 +16,7 @@ mod full_disks;
 mod logs;
 mod lost_quorum;
 mod membership;
+mod names;
 mod nodes;
 mod operate;
 mod ops;

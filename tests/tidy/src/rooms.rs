@@ -25,6 +25,7 @@ const ORDERS: &[Order] = &[
             "command",
             "error",
             "tls",
+            "resolve",
             "channel",
             "dial",
             "connection",
