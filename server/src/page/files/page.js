@@ -270,11 +270,14 @@ const bases = (addresses) => addresses.filter(Boolean).map((address) => `http://
 const nodes = bases((page.dataset.nodes ?? "").split(" "));
 const stream = new Stream(isDemo ? nodes : ["", ...nodes], {
   event(event, base) {
+    // Another program may have been given the port of a node that is gone.
+    if (newest?.status.cluster && event.status && event.status.cluster !== newest.status.cluster) return false;
     at("token").hidden = true;
     take(event);
     if (event.status) stream.know(bases(Object.values(event.nodes).map((node) => node.admin)));
     heard = { at: Date.now(), from: event.status?.answered_by ?? nameOf(base) };
     feed("live", `live from ${heard.from}`);
+    return true;
   },
   lost(base, next, why) {
     heard = null;

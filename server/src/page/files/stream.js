@@ -2,15 +2,18 @@
 // stands still. When the node that feeds the page says nothing, another one is asked.
 
 const SILENCE_MS = 3500; // three events that did not come
-const PAUSE_MS = 500;
+const PAUSE_MS = 300; // between two nodes, and longer from round to round while none answers
+const PAUSE_MAX_MS = 2000;
 const OPINION_MS = 10000; // how long a node that hears no majority is passed over
 
 export class Stream {
-  // `bases`: where nodes serve, '' for whoever served the page. `on`: event(value, base), lost(base, next), denied(text).
+  // `bases`: where nodes serve, '' for whoever served the page. `on`: event(value, base), which says whether it is of this
+  // cluster; lost(base, next, why); denied(text).
   constructor(bases, on) {
     this.bases = bases;
     this.on = on;
     this.at = 0;
+    this.failures = 0; // in a row
     this.alone = new Map(); // when a node last failed, or heard no majority
     this.token = sessionStorage.getItem("token") ?? "";
     this.wake = () => {};
@@ -43,7 +46,9 @@ export class Stream {
       }
       this.alone.set(base, Date.now());
       this.on.lost(base, this.bases[this.at % this.bases.length], why);
-      await new Promise((done) => setTimeout(done, PAUSE_MS));
+      this.failures += 1;
+      const pause = PAUSE_MS * (1 + Math.floor(this.failures / this.bases.length));
+      await new Promise((done) => setTimeout(done, Math.min(pause, PAUSE_MAX_MS)));
     }
   }
 
@@ -74,7 +79,8 @@ export class Stream {
           const told = JSON.parse(event.slice(6));
           // What a node that is cut off believes is shown only if no other one knows better.
           if (told.status && !told.status.majority && this.passes(base)) return "it hears no majority";
-          this.on.event(told, base);
+          if (!this.on.event(told, base)) return "it is of another cluster (reload the page to see that one)";
+          this.failures = 0;
         }
       }
     } finally {
