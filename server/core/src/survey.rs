@@ -142,6 +142,7 @@ mod tests {
     use coppice_client::wire::{MapVersion, NodeStatus};
 
     use super::*;
+    use crate::status::live::Moments;
 
     fn map() -> PartitionMap {
         let node =
@@ -169,6 +170,19 @@ mod tests {
         survey.hear(NodeId(3), says(3), status);
         assert_eq!(survey.heard.keys().copied().collect::<Vec<_>>(), [NodeId(3)]);
         assert_eq!(survey.silent, BTreeSet::from([NodeId(2)]));
+    }
+
+    #[test]
+    fn a_node_below_the_level_of_the_page_tells_its_status_alone() {
+        let status =
+            LocalStatus { node: NodeStatus { id: NodeId(2), ..NodeStatus::default() }, ..LocalStatus::default() };
+        let report =
+            LiveReport { moments: Moments { newest: 7, ..Moments::default() }, ..LiveReport::of_status(status) };
+        let of = |answer| live(NodeId(2), answer).map(|report| report.moments.newest);
+        assert_eq!(of(Answer::Live(Box::new(report.clone()))), Some(7));
+        assert_eq!(of(Answer::Status(Box::new(report.status.clone()))), Some(0));
+        assert_eq!(of(Answer::Done), None);
+        assert!(live(NodeId(3), Answer::Live(Box::new(report))).is_none(), "it answers as somebody else");
     }
 
     #[test]
