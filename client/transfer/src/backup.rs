@@ -4,7 +4,7 @@
 //! reading has written, or an earlier backup, is not written again where it has not changed.
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coppice_btree::Digest;
 use coppice_client::{Client, Range, RangeStream};
@@ -20,6 +20,8 @@ use crate::manifest::{ChunkEntry, Header, Manifest};
 const READINGS_MAX: u32 = 10;
 /// Pause before it is read again.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Longest rest behind a chunk: the reading must end before its snapshots expire.
+const REST_MAX: Duration = Duration::from_millis(100);
 /// Chunks that wait to be written: what the reader is ahead of the disk.
 const CHUNKS_AHEAD: usize = 8;
 
@@ -32,6 +34,8 @@ pub struct Plan {
     pub resume: bool,
     /// An earlier backup, whose chunks are not written again.
     pub since: Option<PathBuf>,
+    /// Percent of the time, from 1 to 100, in which it reads: the rest is for the others whom the cluster serves.
+    pub pace: u32,
     /// Version of the program.
     pub program: String,
 }
@@ -102,7 +106,7 @@ pub async fn backup(client: &Client, plan: &Plan, mut told: impl FnMut(Progress)
         told(Progress::Held(chunks, bytes));
     }
     for reading in 1.. {
-        let (done, ended) = read(client, store, &mut told).await;
+        let (done, ended) = read(client, plan.pace, store, &mut told).await;
         let done = done?;
         match ended {
             Ok(moment) => {
@@ -152,6 +156,7 @@ fn header(program: &str, cluster: String, moment: Moment) -> Header {
 /// Reads all pairs once. A thread of its own writes the chunks; it gives the store back, however the reading ended.
 async fn read(
     client: &Client,
+    pace: u32,
     store: ChunkStore,
     told: &mut impl FnMut(Progress),
 ) -> (Result<Reading>, Result<Moment>) {
@@ -164,7 +169,7 @@ async fn read(
         reading.store.flush()?;
         Ok(reading)
     });
-    let ended = stream(client, &sender, told).await;
+    let ended = stream(client, pace, &sender, told).await;
     drop(sender);
     match writer.await {
         Ok(reading) => (reading, ended),
@@ -172,9 +177,15 @@ async fn read(
     }
 }
 
-async fn stream(client: &Client, chunks: &mpsc::Sender<Chunk>, told: &mut impl FnMut(Progress)) -> Result<Moment> {
+async fn stream(
+    client: &Client,
+    pace: u32,
+    chunks: &mpsc::Sender<Chunk>,
+    told: &mut impl FnMut(Progress),
+) -> Result<Moment> {
     let mut range = client.range(Range::new(..)).await?;
     let (mut cutter, mut moment) = (Cutter::default(), Moment::default());
+    let mut begun = Instant::now();
     while let Some((key, value)) = range.next().await? {
         moment.pairs += 1;
         moment.bytes += (key.len() + value.len()) as u64;
@@ -185,6 +196,8 @@ async fn stream(client: &Client, chunks: &mpsc::Sender<Chunk>, told: &mut impl F
                 // The writer has failed, and says why.
                 return Ok(moment);
             }
+            tokio::time::sleep(rest(begun.elapsed(), pace)).await;
+            begun = Instant::now();
         }
     }
     if let Some(chunk) = cutter.finish() {
@@ -196,10 +209,30 @@ async fn stream(client: &Client, chunks: &mpsc::Sender<Chunk>, told: &mut impl F
     Ok(Moment { ticket: ticket(&range), positions: positions(&range), ..moment })
 }
 
+/// How long to rest behind a chunk that took so long. Where the cluster is busy chunks take longer, and the rest too.
+fn rest(busy: Duration, pace: u32) -> Duration {
+    let pace = pace.clamp(1, 100);
+    (busy * (100 - pace) / pace).min(REST_MAX)
+}
+
 fn ticket(range: &RangeStream) -> Option<String> {
     range.ticket().map(|ticket| ticket.to_string())
 }
 
 fn positions(range: &RangeStream) -> Vec<String> {
     range.positions().iter().map(ToString::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_is_a_share_of_the_time() {
+        let busy = Duration::from_millis(10);
+        assert_eq!(rest(busy, 100), Duration::ZERO);
+        assert_eq!(rest(busy, 50), busy);
+        assert_eq!(rest(busy, 25), busy * 3);
+        assert_eq!((rest(busy, 0), rest(busy, 1)), (REST_MAX, REST_MAX));
+    }
 }

@@ -37,6 +37,9 @@ pub struct BackupArgs {
     /// An earlier backup: what has not changed since is not written again, and found there
     #[arg(long, value_parser = directory, value_name = "EARLIER")]
     pub since: Option<PathBuf>,
+    /// Percent of the time in which it reads; less leaves more to others, and takes longer
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100), default_value_t = 25, value_name = "PERCENT")]
+    pub pace: u32,
     /// What else is done with backups
     #[command(subcommand)]
     pub verb: Option<BackupVerb>,
@@ -90,6 +93,7 @@ pub async fn back_up(cli: &Cli, context: &Context, args: &BackupArgs, output: &m
         directory: directory.clone(),
         resume: args.resume,
         since: args.since.clone(),
+        pace: args.pace,
         program: env!("CARGO_PKG_VERSION").to_owned(),
     };
     let client = connect(cli);

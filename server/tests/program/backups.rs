@@ -128,7 +128,8 @@ fn an_interrupted_restore_goes_on_and_finds_foreign_values() {
 /// A reading is interrupted when the node that serves it is killed: then all is read again, and what was written stays.
 fn backed_up_while_killed(cluster: &mut Cluster, node: usize, directory: &std::path::Path) -> u32 {
     let endpoints: Vec<String> = cluster.endpoints().split(',').map(str::to_owned).collect();
-    let plan = Plan { directory: directory.to_owned(), resume: false, since: None, program: "test".to_owned() };
+    let plan =
+        Plan { directory: directory.to_owned(), resume: false, since: None, pace: 100, program: "test".to_owned() };
     let (mut killed, mut again) = (false, 0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let done = runtime.block_on(async {
