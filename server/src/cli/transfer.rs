@@ -118,7 +118,8 @@ pub async fn back_up(cli: &Cli, context: &Context, args: &BackupArgs, output: &m
     };
     let Done { manifest, written, unchanged } = match done {
         Ok(done) => done,
-        Err(error) => return Ok(Err(failure(&error, context, Some(resumed())))),
+        // Without the directory there is nothing to go on with.
+        Err(error) => return Ok(Err(failure(&error, context, directory.exists().then(resumed)))),
     };
     let header = &manifest.header;
     match output.style.admin() {
@@ -197,9 +198,12 @@ pub async fn restore(
     let plan = restore::Plan { directory: directory.clone(), prefix, resume: args.resume };
     let client = connect(cli);
     let mut progress = Progress::new("restore", output.style.quiet);
-    let mut checking = false;
+    let (mut begun, mut checking) = (false, false);
     let restored = restore::restore(&client, &plan, |told| match told {
-        restore::Progress::Loaded(pairs, all) => progress.tell((pairs, Some(all)), pairs, "keys loaded"),
+        restore::Progress::Loaded(pairs, all) => {
+            begun = true;
+            progress.tell((pairs, Some(all)), pairs, "keys loaded");
+        }
         restore::Progress::Checked(pairs, all) => {
             if !std::mem::replace(&mut checking, true) {
                 progress.restart();
@@ -219,7 +223,7 @@ pub async fn restore(
     };
     let header = match restored {
         Ok(header) => header,
-        Err(error) => return Ok(Err(failure(&error, context, Some(again(&["--resume"]))))),
+        Err(error) => return Ok(Err(failure(&error, context, (begun || args.resume).then(|| again(&["--resume"]))))),
     };
     match output.style.admin() {
         Format::Json | Format::Jsonl => writeln!(output.data, "{}", object(&header, &directory, 0))?,
