@@ -21,6 +21,8 @@ use crate::manifest::{self, Base, ChunkEntry, FileEntry, Header, Manifest};
 /// A file that has reached this size is followed by the next one.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 const LOCK: &str = "lock";
+/// Files of a backup that are open while it is read, each with a buffer.
+const FILES_OPEN_MAX: usize = 16;
 
 /// Where a chunk lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,7 +272,16 @@ pub struct Backup {
     /// What it is, and its chunks.
     pub manifest: Manifest,
     paths: Vec<PathBuf>,
-    open: Option<(usize, u64, BufReader<File>)>,
+    /// Files that are open, the one that was used last at the end: chunks of several backups come in turns.
+    open: Vec<OpenFile>,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    file: usize,
+    /// Where it is read next.
+    at: u64,
+    input: BufReader<File>,
 }
 
 impl Backup {
@@ -282,7 +293,7 @@ impl Backup {
         let manifest = Manifest::read(directory)?;
         check_bases(directory, &manifest)?;
         let paths = manifest.file_paths(directory);
-        Ok(Backup { manifest, paths, open: None })
+        Ok(Backup { manifest, paths, open: Vec::new() })
     }
 
     /// Reads the chunk of this entry, and checks that it is the one that was written.
@@ -291,23 +302,26 @@ impl Backup {
     /// It is damaged, or cannot be read.
     pub fn read(&mut self, entry: &ChunkEntry) -> Result<Chunk> {
         let path = &self.paths[entry.file];
-        let (_, offset, input) = match &mut self.open {
-            Some(open) if open.0 == entry.file => open,
-            open => open.insert((entry.file, 0, open_pairs(path)?)),
+        let mut open = match self.open.iter().position(|open| open.file == entry.file) {
+            Some(place) => self.open.remove(place),
+            None => OpenFile { file: entry.file, at: 0, input: open_pairs(path)? },
         };
-        if *offset != entry.at {
-            input.seek(SeekFrom::Start(entry.at)).map_err(at(path))?;
+        if open.at != entry.at {
+            open.input.seek(SeekFrom::Start(entry.at)).map_err(at(path))?;
         }
         let damage = |what: String| damaged(path, entry.at, what);
-        match chunk::read_record(input) {
-            Ok(Some(Record::Chunk(chunk))) if Some(chunk.summary()) == entry.summary() => {
-                *offset = entry.at + chunk::HEADER_BYTES + u64::from(chunk.summary().bytes);
-                Ok(chunk)
-            }
-            Ok(_) => Err(damage("this is not the chunk that the manifest names".to_owned())),
-            Err(ReadError::Io(error)) => Err(at(path)(error)),
-            Err(error) => Err(damage(error.to_string())),
+        let chunk = match chunk::read_record(&mut open.input) {
+            Ok(Some(Record::Chunk(chunk))) if Some(chunk.summary()) == entry.summary() => chunk,
+            Ok(_) => return Err(damage("this is not the chunk that the manifest names".to_owned())),
+            Err(ReadError::Io(error)) => return Err(at(path)(error)),
+            Err(error) => return Err(damage(error.to_string())),
+        };
+        open.at = entry.at + chunk::HEADER_BYTES + u64::from(chunk.summary().bytes);
+        if self.open.len() >= FILES_OPEN_MAX {
+            self.open.remove(0);
         }
+        self.open.push(open);
+        Ok(chunk)
     }
 
     /// Reads and checks all of it; `told` hears how many pairs and bytes were read so far.
@@ -361,5 +375,5 @@ fn open_pairs(path: &Path) -> Result<BufReader<File>> {
         None => return Err(damaged(path, 0, "this is no file of pairs")),
     }
     file.rewind().map_err(at(path))?;
-    Ok(BufReader::with_capacity(1 << 20, file))
+    Ok(BufReader::with_capacity(1 << 18, file))
 }
