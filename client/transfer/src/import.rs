@@ -254,12 +254,16 @@ pub async fn import(
     plan: &Plan,
     mut told: impl FnMut(Progress),
 ) -> std::result::Result<Done, ImportError> {
-    let path = plan.file.as_deref().map(position_of);
+    // A pipe cannot be read again, so it has no position.
+    let regular = |file: &&Path| fs::metadata(file).is_ok_and(|found| found.is_file());
+    let file = plan.file.as_deref().filter(regular);
+    let path = file.map(position_of);
     let mut import = Import { loader: Loader::new(client, Present::Overwrite), under_way: VecDeque::new(), rows: 0 };
-    let begun = plan.file.as_deref().map(Position::begin).transpose();
+    let begun = file.map(Position::begin).transpose();
     let kept = begun.and_then(|begun| match (begun, &path) {
-        (Some(begun), Some(path)) if plan.resume => begun.kept(path).map(Some),
-        (begun, _) => Ok(begun),
+        (begun, _) if !plan.resume => Ok(begun),
+        (Some(begun), Some(path)) => begun.kept(path).map(Some),
+        _ => Err(Refusal::NoPosition(position_of(plan.file.as_deref().unwrap_or(Path::new("stdin")))).into()),
     });
     let ended = match kept {
         Ok(mut position) => {

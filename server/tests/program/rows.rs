@@ -54,6 +54,20 @@ fn what_is_exported_is_imported_again_in_every_format() {
     expect(&into.run(&["import", "-", "--format", "etcd"]), 1, "", "read from a file, not from a stream");
     expect(&into.run(&["import", "rows"]), 2, "", "which format has rows?");
     expect(&into.run(&["import", "/nowhere/rows.csv"]), 1, "", "/nowhere/rows.csv: No such file");
+    // A pipe is read once, from its beginning to its end.
+    expect(
+        &into.run_with_input(&["import", "/dev/stdin", "--format", "csv"], b"key,value\npiped,1\n"),
+        0,
+        "1 row ",
+        "",
+    );
+    assert_eq!(into.run(&["get", "piped"]).out, "1");
+    expect(
+        &into.run_with_input(&["import", "/dev/stdin", "--format", "csv", "--resume"], b""),
+        4,
+        "",
+        "nothing to resume",
+    );
 }
 
 /// The later row of a key counts, wherever the batches are cut, and a large file has several.
