@@ -1,5 +1,5 @@
-//! Updates: commands whose effect depends on what is there. Their terms, the terms as bytes, and what an edit makes of a
-//! value. Every replica computes the same bytes: no clock, no locale, and of floating point only what IEEE 754 defines.
+//! Updates: commands whose effect depends on what is there. Their terms, the terms as bytes, and what an edit makes of
+//! a value. Every replica computes the same bytes: no clock, no locale, and of floating point only what IEEE 754 defines.
 //!
 //! ```text
 //! terms  = u8 edit (bits 0-2), condition (3-4), returns (5-6), u8 expiry, [after: u64 milliseconds],
@@ -50,8 +50,8 @@ pub enum Edit<'a> {
     },
     /// This is added to a decimal integer of 64 bits; an absent value is 0.
     Add(i64),
-    /// This decimal number is added to a decimal number; an absent value is 0. The sum is the nearest number of 64 bits,
-    /// written with the fewest digits that name it, at most 17, and without an exponent.
+    /// This decimal number is added to a decimal number; an absent value is 0. The sum is the nearest number of 64
+    /// bits, written with the fewest digits that name it, at most 17, and without an exponent.
     AddFloat(&'a [u8]),
     /// The key is removed.
     Remove,

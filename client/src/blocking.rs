@@ -246,6 +246,51 @@ impl Client {
         self.wait(self.client.look(key))
     }
 
+    /// Writes a key that expires after `ttl`; the previous value. See [`crate::Client::put_with_ttl`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_with_ttl(
+        &self,
+        key: impl Into<Value>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<Answer<Option<Value>>> {
+        self.wait(self.client.put_with_ttl(key, value, ttl))
+    }
+
+    /// Lets a key expire after `ttl`; whether it is there. See [`crate::Client::expire`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn expire(&self, key: impl Into<Value>, ttl: Duration) -> Result<Answer<bool>> {
+        self.wait(self.client.expire(key, ttl))
+    }
+
+    /// Lets a key stay that would expire; whether it would have. See [`crate::Client::persist`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn persist(&self, key: impl Into<Value>) -> Result<Answer<bool>> {
+        self.wait(self.client.persist(key))
+    }
+
+    /// How long a key stays, if it expires. See [`crate::Client::ttl`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ttl(&self, key: impl Into<Value>) -> Result<Answer<Option<Duration>>> {
+        self.wait(self.client.ttl(key))
+    }
+
+    /// The values of several keys of one partition at one moment. See [`crate::Client::get_many`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_many<K: Into<Value>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Answer<Vec<Option<Value>>>> {
+        self.wait(self.client.get_many(keys))
+    }
+
     /// Executes operations of one partition together if all guards hold. See [`crate::Client::many_if`].
     ///
     /// # Errors

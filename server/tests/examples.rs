@@ -11,6 +11,8 @@ mod compare_and_set;
 mod embedded_cluster;
 #[path = "../../client/examples/first_steps.rs"]
 mod first_steps;
+#[path = "../../client/examples/leases.rs"]
+mod leases;
 #[path = "../../client/examples/resume_a_scan.rs"]
 mod resume_a_scan;
 #[path = "../../client/examples/streams.rs"]
@@ -33,6 +35,7 @@ fn the_examples_of_the_client_run() {
     assert_eq!(runtime.block_on(first_steps::run(endpoints())), Ok(2));
     assert_eq!(blocking::run(endpoints()), Ok(400));
     assert_eq!(compare_and_set::run(endpoints()), Ok(101));
+    assert_eq!(leases::run(endpoints()), Ok(1));
     assert_eq!(resume_a_scan::run(endpoints()), Ok((100, 100)));
     assert_eq!(unknown_outcome::run(endpoints()), Ok(200));
     assert_eq!(runtime.block_on(streams::run(endpoints())), Ok((2, 4)));

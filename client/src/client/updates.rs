@@ -1,7 +1,9 @@
 //! Calls whose effect depends on what is there. Each is one operation or command of the state machine, not a loop, and
 //! needs feature level 2 of the cluster (`coppice config set feature_level 2`).
 
-use coppice_btree::{Condition, Edit, OpResult, Returns, Update, UpdateOutcome, Value};
+use std::time::Duration;
+
+use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, OpResult, Returns, Update, UpdateOutcome, Value};
 
 use super::{Client, impossible};
 use crate::command::{Answer, Command, Operation, Output};
@@ -61,7 +63,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::put`]; [`Reason::Incompatible`] if the cluster's feature level is below 2. All calls below likewise.
+    /// As [`Client::put`]; [`Reason::Incompatible`] if the cluster's feature level is below 2. All calls below
+    /// likewise.
     pub async fn update(&self, key: impl Into<Value>, update: Update<'_>) -> Result<Answer<Updated>> {
         let answer = self.one(Operation::update(key, update)).await?;
         Ok(Answer { output: updated(answer.output)?, position: answer.position })
@@ -179,6 +182,106 @@ impl Client {
         }
     }
 
+    /// Writes a key that expires after `ttl`, over what is there; the previous value. Time passes by the clock of who
+    /// leads the partition, in milliseconds: the key stays for `ttl` at least, and goes soon after it, later if leaders
+    /// change.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// client.put_with_ttl("session/7", "alice", std::time::Duration::from_secs(1_800)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn put_with_ttl(
+        &self,
+        key: impl Into<Value>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<Answer<Option<Value>>> {
+        let update = Update::new(Edit::Set(value.as_ref())).expiring(after(ttl)).returning(Returns::Previous);
+        Ok(self.update(key, update).await?.map(|updated| updated.value))
+    }
+
+    /// Lets a key expire after `ttl`, whatever it did before; whether it is there. Writing it anew ends that, an update
+    /// keeps it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// let alive = client.expire("session/7", std::time::Duration::from_secs(1_800)).await?.output;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn expire(&self, key: impl Into<Value>, ttl: Duration) -> Result<Answer<bool>> {
+        let answer = self.update(key, Update::new(Edit::Keep).expiring(after(ttl))).await?;
+        Ok(answer.map(|updated| updated.outcome == UpdateOutcome::Done))
+    }
+
+    /// Lets a key stay that would expire; whether it would have.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// let kept = client.persist("session/7").await?.output;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn persist(&self, key: impl Into<Value>) -> Result<Answer<bool>> {
+        let answer = self.update(key, Update::new(Edit::Keep).expiring(Expiry::Clear)).await?;
+        Ok(answer.map(|updated| updated.outcome == UpdateOutcome::Done))
+    }
+
+    /// How long a key stays; `None`: it is absent, or does not expire ([`Client::look`] tells them apart).
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// let left = client.ttl("session/7").await?.output;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::update`].
+    pub async fn ttl(&self, key: impl Into<Value>) -> Result<Answer<Option<Duration>>> {
+        Ok(self.look(key).await?.map(|look| look.remaining.map(Duration::from_millis)))
+    }
+
+    /// The values of several keys of one partition at one moment, in the order of the keys.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// let both = client.get_many(["from", "to"]).await?.output;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::put`]; [`Reason::SpansPartitions`] if the keys belong to several partitions, [`Reason::TooLarge`]
+    /// if the values have more than 2 MiB. A range or a query reads several partitions at one moment.
+    pub async fn get_many<K: Into<Value>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Answer<Vec<Option<Value>>>> {
+        let operations: Vec<Operation> = keys.into_iter().map(Operation::get).collect();
+        let answer = self.many(operations).await?;
+        let too_large =
+            || Error::failed(Reason::TooLarge("the values have more than 2 MiB: ask for fewer keys".into()));
+        let results = answer.output.ok_or_else(too_large)?;
+        let value = |result| match result {
+            OpResult::Get { value } => Ok(value),
+            _ => Err(impossible()),
+        };
+        let output = results.into_iter().map(value).collect::<Result<_>>()?;
+        Ok(Answer { output, position: answer.position })
+    }
+
     /// Executes operations of one partition together if all guards hold ([`Operation::check`]), and none of them else.
     ///
     /// ```no_run
@@ -265,6 +368,12 @@ impl Client {
             Err(error) => Err(error),
         }
     }
+}
+
+/// At least so long: a part of a millisecond counts as one.
+fn after(ttl: Duration) -> Expiry {
+    let milliseconds = u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    Expiry::After { milliseconds, only: ExpiryCondition::Always }
 }
 
 fn updated(result: OpResult) -> Result<Updated> {

@@ -363,6 +363,7 @@ struct PartitionCells {
     speculation: SpeculationCells,
     leader_changes: Cell,
     keys: Cell,
+    expiry: ExpiryCells,
     bytes: Cell,
     leads: Cell,
     decided_instance: Cell,
@@ -371,6 +372,13 @@ struct PartitionCells {
     tuning: TunedCells,
     /// Locked to add a peer and to render only.
     peers: Mutex<BTreeMap<Label, Arc<PeerCells>>>,
+}
+
+/// Of keys that expire.
+#[derive(Debug, Default)]
+struct ExpiryCells {
+    keys: Cell,
+    expired: Cell,
 }
 
 /// Of what a replica has executed ahead of its decision.
@@ -411,6 +419,10 @@ pub struct PartitionSample {
     pub leader_changes: u64,
     /// Keys now.
     pub keys: u64,
+    /// Keys that expire now.
+    pub keys_expiring: u64,
+    /// Total of keys that expired.
+    pub keys_expired: u64,
     /// Bytes of keys and values now.
     pub bytes: u64,
     /// Whether this node leads.
@@ -424,7 +436,7 @@ pub struct PartitionSample {
 }
 
 impl Partition {
-    /// Publishes a replica's values: 15 plain stores. A few times a second is enough for any scrape.
+    /// Publishes a replica's values: 17 plain stores. A few times a second is enough for any scrape.
     pub fn publish(&self, sample: &PartitionSample) {
         let cells = &*self.0;
         cells.commands_decided.set(sample.commands_decided);
@@ -437,6 +449,8 @@ impl Partition {
         cells.speculation.instances.set(sample.speculative_instances);
         cells.leader_changes.set(sample.leader_changes);
         cells.keys.set(sample.keys);
+        cells.expiry.keys.set(sample.keys_expiring);
+        cells.expiry.expired.set(sample.keys_expired);
         cells.bytes.set(sample.bytes);
         cells.leads.set(u64::from(sample.leads));
         cells.decided_instance.set(sample.decided_instance);

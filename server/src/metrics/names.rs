@@ -184,6 +184,10 @@ metrics! {
         "Times that replicas of a partition were found to differ. Never anything but 0.";
     PartitionKeys => "partition_keys", Gauge, None, Partition,
         "Keys in this replica.";
+    PartitionKeysExpiring => "partition_keys_expiring", Gauge, None, Partition,
+        "Keys in this replica that expire.";
+    PartitionKeysExpired => "partition_keys_expired", Counter, None, Partition,
+        "Keys that expired in this replica.";
     PartitionBytes => "partition", Gauge, Bytes, Partition,
         "Bytes of keys and values in this replica.";
     PartitionLeader => "partition_leader", Gauge, None, Partition,

@@ -215,6 +215,8 @@ impl Family<'_> {
             Metric::SpeculativeInstances => &cells.speculation.instances,
             Metric::LeaderChanges => &cells.leader_changes,
             Metric::PartitionKeys => &cells.keys,
+            Metric::PartitionKeysExpiring => &cells.expiry.keys,
+            Metric::PartitionKeysExpired => &cells.expiry.expired,
             Metric::PartitionBytes => &cells.bytes,
             Metric::PartitionLeader => &cells.leads,
             Metric::DecidedInstance => &cells.decided_instance,

@@ -152,6 +152,7 @@ impl GroupMetrics {
         let executor = group.replica.executor();
         let counters = paxos.counters();
         let (keys, bytes) = group.size();
+        let expiry = executor.machine().partition().map(|partition| partition.expiry());
         let sessions = group.sessions().map_or(0, |sessions| sessions.len() as u64);
         self.metrics.publish(&PartitionSample {
             commands_decided: counters.commands_decided,
@@ -164,6 +165,8 @@ impl GroupMetrics {
             speculative_instances: executor.last_executed().ahead_of(executor.decided()),
             leader_changes: group.replica.leader_changes(),
             keys,
+            keys_expiring: expiry.map_or(0, |expiry| expiry.len()),
+            keys_expired: expiry.map_or(0, |expiry| expiry.expired()),
             bytes,
             leads: group.replica.is_leading(),
             decided_instance: executor.decided().0,

@@ -98,8 +98,8 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("SP1", "reply at execution, not at decision", &[sim("reply_at_execute")]),
     hazard(
         "SP2",
-        "undo wrong for failed insert, empty delete, put",
-        &[sim("undo_insert"), sim("undo_delete"), sim("undo_put")],
+        "undo wrong for failed insert, empty delete, put, update",
+        &[sim("undo_insert"), sim("undo_delete"), sim("undo_put"), cargo("update_undo_forgets")],
     ),
     hazard(
         "SP3",
@@ -361,6 +361,14 @@ pub const OTHERS: &[&str] = &[
     "fullness_untold",
     // A node whose memory is spent takes nothing more although its group has no majority without it: nobody leads.
     "spent_memory_loses_all",
+    // Operations run although a guard does not hold.
+    "guard_ignored",
+    // A replica judges by its clock whether a key expires; a snapshot forgets when; a key that is written anew expires
+    // as before; a new leader counts the time from nothing (protocol.md 11).
+    "expiry_by_local_clock",
+    "expiry_lost_in_snapshot",
+    "put_keeps_expiry",
+    "time_goes_back_at_election",
     // A stale read finds what was taken back in the index of what is undecided (protocol.md 7).
     "overlay_survives_undo",
     // A join that was taken back still holds up what is decided below it (protocol.md 8).

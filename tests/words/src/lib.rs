@@ -66,8 +66,8 @@ pub fn call_of_op(op: &Op<'_>) -> Call<'static> {
     }
 }
 
-/// Whether the checkers know nothing of the operation: a history holds its place, and none of its effect. Its keys are in
-/// no history, and the simulator's own model judges what becomes of them.
+/// Whether the checkers know nothing of the operation: a history holds its place, and none of its effect. Its keys are
+/// in no history, and the simulator's own model judges what becomes of them.
 fn is_beyond(op: &Op<'_>) -> bool {
     matches!(op, Op::Update { .. } | Op::Look { .. } | Op::Move { .. })
 }

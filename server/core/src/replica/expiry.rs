@@ -1,7 +1,7 @@
-//! The time of a partition, as who leads it counts it, and the keys that are due by it (protocol.md 10).
+//! The time of a partition, as who leads it counts it, and the keys that are due by it (protocol.md 11).
 //!
-//! A leader takes the time of the decided log where its leadership begins, and counts on from there by its own monotonic
-//! clock; what it then executes may say that it is later. So the time passes at most as fast as a clock: between two
+//! A leader takes the time of the decided log where its leadership begins, and counts on from there by its own
+//! monotonic clock; what it then executes may say that it is later. So the time passes at most as fast as a clock: between two
 //! entries of the log it counts what passed at their leaders, and what nobody counted is lost. Keys expire late, never
 //! early.
 
@@ -58,12 +58,12 @@ impl Replica {
         let decided = self.executor.decided_view();
         let time = decided.partition().map_or(0, |partition| partition.expiry().time());
         let time = if mutant!(time_goes_back_at_election) { 0 } else { time };
-        self.elapsed = Elapsed { base: Some((time, self.now)), ..Elapsed::default() };
+        self.proposals.elapsed = Elapsed { base: Some((time, self.now)), ..Elapsed::default() };
     }
 
     /// Leadership ends.
     pub(super) fn end_elapsed(&mut self) {
-        self.elapsed = Elapsed::default();
+        self.proposals.elapsed = Elapsed::default();
         if let Some(expiry) = self.executor.expiry_mut() {
             expiry.forget_due();
         }
@@ -72,10 +72,10 @@ impl Replica {
     /// The time of the partition, as this leader counts it; of a replica that does not lead, what it executed.
     pub(super) fn elapsed(&mut self, now: Time) -> u64 {
         let executed = self.executor.machine().partition().map_or(0, |partition| partition.expiry().time());
-        let Some((time, at)) = self.elapsed.base else { return executed };
+        let Some((time, at)) = self.proposals.elapsed.base else { return executed };
         let counted = time.saturating_add(milliseconds(now - at));
         if executed > counted && !mutant!(time_goes_back_at_election) {
-            self.elapsed.base = Some((executed, now));
+            self.proposals.elapsed.base = Some((executed, now));
             return executed;
         }
         counted
@@ -83,7 +83,7 @@ impl Replica {
 
     /// Proposes to expire what is due, where this replica leads and keys expire.
     pub(super) fn propose_expiry(&mut self, now: Time, effects: &mut Vec<Effect>) {
-        self.elapsed.again = None;
+        self.proposals.elapsed.again = None;
         let Machine::Partition(partition) = self.executor.machine() else { return };
         let expiry = partition.expiry();
         if !self.leadership.is_own || expiry.is_empty() || partition.sealed().is_some() {
@@ -92,26 +92,27 @@ impl Replica {
         let (executed, next) = (expiry.time(), expiry.next_due());
         let time = self.elapsed(now);
         // One at a time, unless it was lost.
-        let proposed = self.elapsed.proposed.filter(|&(proposed, at)| proposed > executed && now < at + TIME_INTERVAL);
-        let at_least = self.elapsed.proposed.map_or(now, |(_, at)| at + EXPIRE_INTERVAL);
+        let proposed =
+            self.proposals.elapsed.proposed.filter(|&(proposed, at)| proposed > executed && now < at + TIME_INTERVAL);
+        let at_least = self.proposals.elapsed.proposed.map_or(now, |(_, at)| at + EXPIRE_INTERVAL);
         let until_due = next.map_or(Duration::ZERO, |next| Duration::from_millis(next.saturating_sub(time)));
-        let until_said = self.elapsed.proposed.map_or(Duration::ZERO, |(_, at)| (at + TIME_INTERVAL) - now);
+        let until_said = self.proposals.elapsed.proposed.map_or(Duration::ZERO, |(_, at)| (at + TIME_INTERVAL) - now);
         let wake = (now + until_due.min(until_said)).max(at_least);
         if proposed.is_some() || wake > now && !self.has_backlog(time) {
-            self.elapsed.again =
+            self.proposals.elapsed.again =
                 Some(if proposed.is_some() { now + EXPIRE_INTERVAL } else { wake.max(now + NEXT_INTERVAL) });
             return;
         }
         let Some(expiry) = self.executor.expiry_mut() else { return };
         let DueKeys { keys, more } = expiry.due(time, KEYS_MAX, KEY_BYTES_MAX);
         if !keys.is_empty() || until_said.is_zero() {
-            self.elapsed.proposed = Some((time, now));
+            self.proposals.elapsed.proposed = Some((time, now));
             let work = (keys.len() as u32 + 1) * OPERATION_WORK;
             let due = Expire { time, keys: keys.iter().map(|key| key[..].into()).collect() };
-            self.elapsed.again = Some(now + if more { NEXT_INTERVAL } else { EXPIRE_INTERVAL });
+            self.proposals.elapsed.again = Some(now + if more { NEXT_INTERVAL } else { EXPIRE_INTERVAL });
             self.submit(now, Origin::Nobody, entry::expire(&due), (1, work), effects);
         } else {
-            self.elapsed.again = Some(now + NEXT_INTERVAL);
+            self.proposals.elapsed.again = Some(now + NEXT_INTERVAL);
         }
     }
 

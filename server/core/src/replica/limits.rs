@@ -43,7 +43,7 @@ impl Limits {
 impl Replica {
     /// These are the cluster's bounds of a session table, as far as this node knows. From the next step on.
     pub fn set_session_limits(&mut self, limits: SessionLimits) {
-        self.limits.wanted = Some(limits);
+        self.proposals.limits.wanted = Some(limits);
         #[cfg(feature = "mutants")]
         if let crate::machine::Machine::Partition(partition) = self.executor.machine_mut()
             && mutant!(limits_unlogged)
@@ -60,12 +60,14 @@ impl Replica {
             .partition()
             .filter(|partition| self.leadership.is_own && partition.sealed().is_none());
         let current = partition.map(|partition| partition.session_limits());
-        let Some(wanted) = self.limits.wanted.filter(|wanted| current.is_some_and(|current| current != *wanted)) else {
-            self.limits.again = None;
+        let Some(wanted) =
+            self.proposals.limits.wanted.filter(|wanted| current.is_some_and(|current| current != *wanted))
+        else {
+            self.proposals.limits.again = None;
             return;
         };
-        if self.limits.again.is_none_or(|again| again <= now) {
-            self.limits.again = Some(now + LIMITS_INTERVAL);
+        if self.proposals.limits.again.is_none_or(|again| again <= now) {
+            self.proposals.limits.again = Some(now + LIMITS_INTERVAL);
             self.submit(now, Origin::Nobody, entry::limits(&wanted), (1, 1), effects);
         }
     }

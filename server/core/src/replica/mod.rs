@@ -55,13 +55,19 @@ pub struct Replica {
     queries: Queries,
     /// Since when the next batch waits for a neighbour's state, and when that is asked for again.
     stall: Option<Stall>,
-    limits: Limits,
-    elapsed: Elapsed,
+    proposals: Proposals,
     stalled_reads: StalledReads,
     samples: Sampler,
     now: Time,
     ordered: Vec<Ordered>,
     answers: Vec<Answer>,
+}
+
+/// Entries that nobody asked for, which this replica proposes where it leads.
+#[derive(Default)]
+struct Proposals {
+    limits: Limits,
+    elapsed: Elapsed,
 }
 
 /// Who leads the group, as this replica knows.
@@ -123,8 +129,7 @@ impl Replica {
             reads: Reads::new(me),
             queries: Queries::new(decided, machine.last_ticket()),
             stall: None,
-            limits: Limits::default(),
-            elapsed: Elapsed::default(),
+            proposals: Proposals::default(),
             stalled_reads: StalledReads::default(),
             executor: Executor::new(machine, decided, executing),
             samples: Sampler::default(),
@@ -266,8 +271,8 @@ impl Replica {
         let behind = self.executor.is_behind().then_some(self.now);
         let mine = [
             stall,
-            self.limits.again(),
-            self.elapsed.again(),
+            self.proposals.limits.again(),
+            self.proposals.elapsed.again(),
             self.stalled_reads.ends(),
             self.asked_until(),
             self.queries.deadline(),

@@ -1,4 +1,4 @@
-//! When keys expire (protocol.md 10). A partition has a time of its own, in milliseconds, that only its log moves on:
+//! When keys expire (protocol.md 11). A partition has a time of its own, in milliseconds, that only its log moves on:
 //! entries say what time it is at least, and the leader who writes them counts on from what the log says. A key expires
 //! by an entry, never by a look at a clock.
 //!
@@ -51,8 +51,8 @@ pub(super) struct ExpiryLeft {
     deadlines: Snapshot,
 }
 
-/// Deadlines in their order. It may hold some that are not true: what was taken back, or left with a split. It lacks those
-/// that are not read yet.
+/// Deadlines in their order. It may hold some that are not true: what was taken back, or left with a split. It lacks
+/// those that are not read yet.
 #[derive(Clone, Debug, Default)]
 struct Due {
     order: BTreeSet<(u64, Key)>,
@@ -303,8 +303,8 @@ impl Expiry {
         ExpiryLeft { time: self.time, deadlines: self.deadlines.snapshot() }
     }
 
-    /// Takes in those of a neighbour, below the own keys or above. Its keys have as long to go as they had there; the own
-    /// time stays, since entries that are under way were written by it. O(log n), and where the times differ what the
+    /// Takes in those of a neighbour, below the own keys or above. Its keys have as long to go as they had there; the
+    /// own time stays, since entries that are under way were written by it. O(log n), and where the times differ what the
     /// neighbour has.
     pub(super) fn join(&mut self, left: &ExpiryLeft, below: bool) {
         if left.deadlines.is_empty() {

@@ -54,12 +54,18 @@ pub struct Partition {
     overlay: overlay::Overlay,
     changes: Changes,
     scratch: Scratch,
-    /// The replica that holds this state. Not replicated: it only tells which parts of queries are ours to give.
-    me: Option<ReplicaId>,
-    /// Not replicated either: while that replica leads, those who give parts by themselves. It gives those of others.
-    responders: Option<Box<[ReplicaId]>>,
+    /// Not replicated: it only tells which parts of queries are ours to give.
+    holder: Holder,
     /// Tickets that counted since they were last asked for.
     placed: Vec<PlacedTicket>,
+}
+
+/// Who holds a state.
+#[derive(Clone, Debug, Default)]
+struct Holder {
+    me: Option<ReplicaId>,
+    /// While that replica leads, those who give parts by themselves. It gives those of others.
+    responders: Option<Box<[ReplicaId]>>,
 }
 
 /// A ticket that counted.
@@ -118,8 +124,7 @@ impl Partition {
             overlay: overlay::Overlay::default(),
             changes: Changes::default(),
             scratch: Scratch::default(),
-            me: None,
-            responders: None,
+            holder: Holder::default(),
             placed: Vec::new(),
         }
     }
@@ -199,12 +204,12 @@ impl Partition {
 
     /// Says which replica holds this state.
     pub fn set_me(&mut self, me: ReplicaId) {
-        self.me = Some(me);
+        self.holder.me = Some(me);
     }
 
     /// The replicas that give parts by themselves, while the one that holds this state leads; else none.
     pub fn set_responders(&mut self, responders: Option<Box<[ReplicaId]>>) {
-        self.responders = responders;
+        self.holder.responders = responders;
     }
 
     /// Moves the tickets that counted since the last call to the end of `placed`.
@@ -272,7 +277,7 @@ impl Partition {
                 let mut limits = self.session_limits;
                 if mutant!(expire_by_clock) {
                     // As if each replica's clock ran at a pace of its own.
-                    limits.expiry_instances += self.me.map_or(0, |me| u64::from(me.0));
+                    limits.expiry_instances += self.holder.me.map_or(0, |me| u64::from(me.0));
                 }
                 self.sessions.open(session, client.0, &limits, &mut mark.sessions);
                 Outcome::Opened(session)
@@ -298,7 +303,7 @@ impl Partition {
 
     /// It is so late, and these keys may be due.
     fn expire(&mut self, due: &Expire, mark: &mut PartitionMark) {
-        let skew = if mutant!(expiry_by_local_clock) { self.me.map_or(0, |me| 40 * u64::from(me.0)) } else { 0 };
+        let skew = if mutant!(expiry_by_local_clock) { self.holder.me.map_or(0, |me| 40 * u64::from(me.0)) } else { 0 };
         self.expiry.advance(due.time + skew);
         for key in &due.keys {
             if self.expiry.expire(key) {
@@ -347,8 +352,9 @@ impl Partition {
     /// left the group, and knows nothing of the ticket: the leader stands in for it.
     fn is_ours(&self, partition_query: &[u8]) -> bool {
         let Some(responder) = PartitionQuery::responder_of(partition_query) else { return false };
-        self.me == Some(responder)
+        self.holder.me == Some(responder)
             || self
+                .holder
                 .responders
                 .as_ref()
                 .is_some_and(|responders| !responders.contains(&responder) && !mutant!(nobody_stands_in))
@@ -407,8 +413,7 @@ impl Partition {
             overlay: overlay::Overlay::default(),
             changes: Changes::at(self.changes.count()),
             scratch: Scratch::default(),
-            me: None,
-            responders: None,
+            holder: Holder::default(),
             placed: Vec::new(),
         }
     }

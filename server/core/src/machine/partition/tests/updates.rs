@@ -1,4 +1,4 @@
-//! Commands whose effect depends on what is there, and keys that expire: what runs, what is taken back, what is bounded.
+//! Commands whose effect depends on what is there, and keys that expire: what runs, is taken back, is bounded.
 
 use bytes::Bytes;
 use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, Op, Returns, Update, UpdateOutcome};
