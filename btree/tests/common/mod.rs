@@ -417,7 +417,7 @@ fn edit(model: &mut Content, key: &[u8], edit: Edit<'_>) -> UpdateOutcome {
         }
         Edit::Set(value) => value.to_vec(),
         Edit::Append(more) => before.into_iter().flatten().chain(more.iter().copied()).collect(),
-        Edit::SetRange { bytes, .. } if bytes.is_empty() => return UpdateOutcome::Done,
+        Edit::SetRange { bytes: [], .. } => return UpdateOutcome::Done,
         Edit::SetRange { offset, bytes } => {
             let mut value = before.unwrap_or_default();
             for (at, byte) in (offset as usize..).zip(bytes) {
