@@ -29,6 +29,7 @@ pub mod replica;
 pub mod replica_manager;
 pub mod request;
 pub mod reshape;
+pub mod resp;
 pub mod scan;
 pub mod sessions;
 pub mod settings;

@@ -1,0 +1,32 @@
+//! The RESP door, without its sockets: what programs that speak Redis say, as operations of the native client, and back.
+//!
+//! | room | what |
+//! |---|---|
+//! | `parse`, `reply`, `number` | bytes and what they say |
+//! | `commands` | the table of commands |
+//! | `plan`, `strings`, `keyspace`, `glob`, `cursors` | a command as operations or a range, results as an answer |
+//! | `pipeline` | requests under way, answers in their order |
+//! | `transaction`, `identity`, `server` | MULTI and WATCH; who the client is; what it asks about the node |
+//! | `door` | one connection |
+//!
+//! It knows no partition's leader and no session: the client library does. It promises what that promises.
+
+pub mod commands;
+pub mod cursors;
+pub mod door;
+mod errors;
+mod glob;
+pub mod identity;
+mod keyspace;
+mod number;
+pub mod parse;
+pub mod pipeline;
+pub mod plan;
+pub mod reply;
+pub mod server;
+mod strings;
+#[cfg(test)]
+mod tests;
+mod transaction;
+
+pub use door::{Context, Door, Effect, Input, NodeView};

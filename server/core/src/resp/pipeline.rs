@@ -1,0 +1,315 @@
+//! The requests of a connection that are under way: their answers leave in the order in which they came.
+//!
+//! Requests of different keys are under way together; those of one key wait for each other, unless they share a
+//! command. Writes of one partition that are ready at the same time share one, as far as its bounds allow: a pipeline of
+//! writes costs one place in the log. If that command certainly did nothing for a reason that may be of one of them,
+//! each is asked again alone.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::BytesMut;
+use coppice_client::command::{Command, Operation, Output};
+use coppice_client::error::{Error, Reason, Result};
+use coppice_client::map::PartitionMap;
+use coppice_client::{OpResult, Value};
+
+use super::errors;
+use super::plan::{Work, results};
+use super::reply::{Protocol, Reply};
+
+/// Operations that share a command, and their bytes.
+const SHARED_OPERATIONS_MAX: usize = 128;
+const SHARED_BYTES_MAX: usize = 32 << 10;
+
+/// Requests that wait for others and are passed over in one look.
+const PASSED_OVER_MAX: usize = 128;
+
+/// What an answer is expected to take before one has come, in bytes.
+const EXPECTED_BYTES: usize = 16 << 10;
+
+/// What the cluster is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    /// Names it when its answer comes.
+    pub call: u64,
+    /// A get is served as a read.
+    pub command: Command,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Not asked yet.
+    Waiting(Work),
+    /// Asked.
+    Asked(Work),
+    Done(Reply),
+}
+
+#[derive(Debug)]
+struct Slot {
+    state: State,
+    /// Bytes of the request.
+    bytes: usize,
+    /// Shares no command.
+    alone: bool,
+}
+
+/// Requests under way that use a key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    readers: u32,
+    writers: u32,
+    /// The call of the writers.
+    call: u64,
+}
+
+/// A command to which writes of one partition are yet added.
+struct Shared {
+    partition: usize,
+    call: u64,
+    operations: usize,
+    bytes: usize,
+    slots: Vec<u64>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Pipeline {
+    slots: VecDeque<Slot>,
+    /// Number of the first of `slots`.
+    first: u64,
+    /// The slots of each call.
+    calls: BTreeMap<u64, Vec<u64>>,
+    next_call: u64,
+    uses: BTreeMap<Value, Use>,
+    /// Bytes of requests under way.
+    bytes: usize,
+    waiting: usize,
+    /// What an answer is expected to take: that of the largest that came lately.
+    expected: usize,
+}
+
+impl Default for Pipeline {
+    fn default() -> Pipeline {
+        Pipeline {
+            slots: VecDeque::new(),
+            first: 0,
+            calls: BTreeMap::new(),
+            next_call: 0,
+            uses: BTreeMap::new(),
+            bytes: 0,
+            waiting: 0,
+            expected: EXPECTED_BYTES,
+        }
+    }
+}
+
+impl Pipeline {
+    /// Requests under way.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Bytes of the requests under way, and what their answers are expected to take.
+    pub fn bytes(&self) -> usize {
+        self.bytes + self.slots.len() * self.expected
+    }
+
+    /// A number for a question that is asked beside the pipeline.
+    pub fn draw_call(&mut self) -> u64 {
+        self.next_call += 1;
+        self.next_call
+    }
+
+    /// An answer that needs nothing, in its turn.
+    pub fn reply(&mut self, reply: Reply) {
+        self.slots.push_back(Slot { state: State::Done(reply), bytes: 0, alone: false });
+    }
+
+    /// A request that the cluster is asked.
+    pub fn push(&mut self, work: Work) {
+        let bytes = work.bytes();
+        self.bytes += bytes;
+        self.waiting += 1;
+        self.slots.push_back(Slot { state: State::Waiting(work), bytes, alone: false });
+    }
+
+    /// Asks what is ready.
+    pub fn dispatch(&mut self, map: &PartitionMap, asks: &mut Vec<Ask>) {
+        if self.waiting == 0 {
+            return;
+        }
+        let (mut blocked, mut passed_over) = (BTreeSet::<Value>::new(), 0);
+        let mut shared: Vec<Shared> = Vec::new();
+        let before = self.next_call;
+        let Pipeline { slots, first, calls, next_call, uses, waiting, .. } = self;
+        for (number, slot) in (*first..).zip(slots) {
+            let State::Waiting(work) = &slot.state else { continue };
+            let partition = match partition_of(map, work) {
+                Ok(partition) => partition,
+                Err(reply) => {
+                    slot.state = State::Done(reply);
+                    *waiting -= 1;
+                    continue;
+                }
+            };
+            let read = work.is_read();
+            let open = partition.and_then(|at| shared.iter_mut().find(|open| open.partition == at));
+            let open = open.filter(|open| {
+                !slot.alone
+                    && !read
+                    && work.answers_little()
+                    && open.operations + work.operations.len() <= SHARED_OPERATIONS_MAX
+                    && open.bytes + slot.bytes <= SHARED_BYTES_MAX
+            });
+            let joins = open.as_ref().map(|open| open.call);
+            let ready = work.keys().all(|key| {
+                let free = uses.get(key).is_none_or(|used| match read {
+                    true => used.writers == 0,
+                    false => used.readers == 0 && (used.writers == 0 || joins == Some(used.call)),
+                });
+                free && !blocked.contains(key)
+            });
+            if !ready {
+                blocked.extend(work.keys().cloned());
+                passed_over += 1;
+                if passed_over == PASSED_OVER_MAX {
+                    break;
+                }
+                continue;
+            }
+            *waiting -= 1;
+            let call = joins.unwrap_or_else(|| {
+                *next_call += 1;
+                *next_call
+            });
+            for key in work.keys() {
+                let used = uses.entry(key.clone()).or_default();
+                if read {
+                    used.readers += 1;
+                } else {
+                    used.writers += 1;
+                    used.call = call;
+                }
+            }
+            match (open, partition) {
+                (Some(open), _) => {
+                    open.operations += work.operations.len();
+                    open.bytes += slot.bytes;
+                    open.slots.push(number);
+                }
+                (None, Some(partition)) if !slot.alone && !read && work.answers_little() => {
+                    // One that is full gives its place to this one.
+                    if let Some(at) = shared.iter().position(|open| open.partition == partition) {
+                        let full = shared.swap_remove(at);
+                        calls.insert(full.call, full.slots);
+                    }
+                    let (operations, bytes) = (work.operations.len(), slot.bytes);
+                    shared.push(Shared { partition, call, operations, bytes, slots: vec![number] });
+                }
+                _ => _ = calls.insert(call, vec![number]),
+            }
+            let State::Waiting(work) = std::mem::replace(&mut slot.state, State::Done(Reply::Nil)) else { continue };
+            slot.state = State::Asked(work);
+        }
+        calls.extend(shared.into_iter().map(|open| (open.call, open.slots)));
+        let asked = self.calls.range(before + 1..);
+        asks.extend(asked.map(|(&call, numbers)| Ask { call, command: self.command(numbers) }));
+    }
+
+    /// The command of the call of these slots.
+    fn command(&self, numbers: &[u64]) -> Command {
+        let works = numbers.iter().filter_map(|number| self.asked(*number));
+        let mut works = works.peekable();
+        let Some(first) = works.next() else { return Command::Many(Box::default()) };
+        if works.peek().is_none() {
+            return first.clone().command();
+        }
+        let operations: Vec<Operation> =
+            first.operations.iter().chain(works.flat_map(|work| &work.operations)).cloned().collect();
+        Command::Many(operations.into())
+    }
+
+    fn asked(&self, number: u64) -> Option<&Work> {
+        match &self.slots.get((number - self.first) as usize)?.state {
+            State::Asked(work) => Some(work),
+            _ => None,
+        }
+    }
+
+    /// Takes in how a call ended. `false`: it is none of this pipeline.
+    pub fn answered(&mut self, call: u64, outcome: Result<Output>, map: &PartitionMap, now: u64) -> bool {
+        let Some(numbers) = self.calls.remove(&call) else { return false };
+        let retry = numbers.len() > 1 && outcome.as_ref().is_err_and(may_be_of_one);
+        let unmet = matches!(outcome, Ok(Output::Unmet(_)));
+        let (mut rest, error) = match outcome {
+            Ok(output) => (results(output).map(Vec::into_iter), None),
+            Err(error) => (None, Some(error)),
+        };
+        for number in numbers {
+            let Some(slot) = self.slots.get_mut((number - self.first) as usize) else { continue };
+            let State::Asked(work) = std::mem::replace(&mut slot.state, State::Done(Reply::Nil)) else { continue };
+            let read = work.is_read();
+            for key in work.keys() {
+                if let Some(used) = self.uses.get_mut(key) {
+                    let count = if read { &mut used.readers } else { &mut used.writers };
+                    *count -= 1;
+                    if used.readers + used.writers == 0 {
+                        self.uses.remove(key);
+                    }
+                }
+            }
+            if retry {
+                slot.alone = true;
+                slot.state = State::Waiting(work);
+                self.waiting += 1;
+                continue;
+            }
+            slot.state = State::Done(match (&error, &mut rest) {
+                (Some(error), _) => errors::reply(error, work.keys(), map),
+                (None, Some(rest)) => {
+                    let own: Vec<OpResult> = rest.take(work.operations.len()).collect();
+                    work.answer.reply(&own, now)
+                }
+                (None, None) if unmet => work.answer.unmet(),
+                (None, None) => work.answer.omitted(),
+            });
+        }
+        true
+    }
+
+    /// Writes the answers whose turn it is; `counted` hears of each whether it is an error.
+    pub fn write(&mut self, protocol: Protocol, out: &mut BytesMut, mut counted: impl FnMut(&Reply)) {
+        while let Some(Slot { state: State::Done(reply), bytes, .. }) = self.slots.front() {
+            let before = out.len();
+            reply.encode(protocol, out);
+            counted(reply);
+            self.bytes -= bytes;
+            self.expected = (out.len() - before).max(self.expected - self.expected / 8);
+            self.slots.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+/// Whether a command that certainly did nothing may have been refused for one of those that share it.
+fn may_be_of_one(error: &Error) -> bool {
+    matches!(
+        error.reason(),
+        Some(Reason::Full(_) | Reason::TooLarge(_) | Reason::SpansPartitions | Reason::Denied(_) | Reason::Invalid)
+    )
+}
+
+/// The place in the map of the partition of all keys; none: the map does not say.
+fn partition_of(map: &PartitionMap, work: &Work) -> std::result::Result<Option<usize>, Reply> {
+    let mut keys = work.keys();
+    let Some(first) = keys.next() else { return Ok(None) };
+    let Some(partition) = map.position(first) else { return Ok(None) };
+    let inside = |key: &Value| map.partitions[partition].contains(key);
+    if keys.all(inside) { Ok(Some(partition)) } else { Err(errors::crosses(work.keys(), map)) }
+}
