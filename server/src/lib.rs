@@ -28,6 +28,7 @@ pub mod page;
 mod process;
 pub mod program;
 pub mod random;
+pub mod resp;
 pub mod rpc;
 pub mod shared;
 pub mod start_error;

@@ -114,7 +114,7 @@ impl Cluster {
         let config = NodeConfig {
             name: format!("n{}", at + 1),
             data_dir: parent.join(format!("n{}", at + 1)),
-            listen: Listen { native, peer, admin: None },
+            listen: Listen { native, peer, resp: None, admin: None },
             ..known.clone()
         };
         self.nodes.push(Some(start(&config)?));
@@ -163,7 +163,7 @@ fn local_config(directory: &Path, peers: &[u16], native: u16, at: usize, node: &
         name: format!("n{}", at + 1),
         data_dir: directory.to_owned(),
         seeds: peers.iter().map(|&port| local(port)).collect(),
-        listen: Listen { native: local(native), peer: local(peers[at]), admin: None },
+        listen: Listen { native: local(native), peer: local(peers[at]), resp: None, admin: None },
         ..node.clone()
     }
 }

@@ -29,6 +29,8 @@ pub struct Endpoints {
     pub native: SocketAddr,
     /// Other nodes.
     pub peer: SocketAddr,
+    /// Clients that speak RESP.
+    pub resp: Option<SocketAddr>,
     /// Health and metrics over HTTP.
     pub admin: Option<SocketAddr>,
 }
@@ -40,6 +42,7 @@ pub struct Node {
     control_thread: Option<JoinHandle<()>>,
     worker_threads: Vec<JoinHandle<()>>,
     stop_workers: Vec<Arc<Notify>>,
+    resp: Option<crate::resp::Server>,
     admin: Option<crate::admin_http::Server>,
     started: Instant,
 }
@@ -61,7 +64,8 @@ impl Node {
         let started = Instant::now();
         let tls = config.tls.files().map(Tls::load).transpose()?;
         let in_clear = [(&config.listen.native, tls.is_some()), (&config.listen.peer, tls.is_some())];
-        let in_clear = in_clear.into_iter().chain(config.listen.admin.iter().map(|address| (address, false)));
+        let in_clear = in_clear.into_iter().chain(config.listen.resp.iter().map(|address| (address, tls.is_some())));
+        let in_clear = in_clear.chain(config.listen.admin.iter().map(|address| (address, false)));
         for (address, _) in in_clear.filter(|(_, secured)| !secured) {
             if !address.is_loopback() && !config.insecure {
                 return Err(StartError::Insecure { address: address.clone() });
@@ -73,14 +77,23 @@ impl Node {
         }
         let native = listen(&config.listen.native)?;
         let peer = listen(&config.listen.peer)?;
+        let resp = match config.listen.resp.as_ref().map(listen).transpose() {
+            // Nobody asked for this port: several nodes of a machine have the same default.
+            Err(StartError::Listen { address, error }) if !config.origins.contains_key("listen.resp") => {
+                tracing::warn!(%address, %error, "no RESP port: set listen.resp to another address, or to off");
+                None
+            }
+            resp => resp?,
+        };
         let admin = config.listen.admin.as_ref().map(listen).transpose()?;
+        let bound = |listener: &Option<TcpListener>, wanted: &Option<Address>| {
+            listener.as_ref().zip(wanted.as_ref()).map(|(listener, wanted)| address_of(listener, wanted)).transpose()
+        };
         let endpoints = Endpoints {
             native: address_of(&native, &config.listen.native)?,
             peer: address_of(&peer, &config.listen.peer)?,
-            admin: match (&admin, &config.listen.admin) {
-                (Some(admin), Some(wanted)) => Some(address_of(admin, wanted)?),
-                _ => None,
-            },
+            resp: bound(&resp, &config.listen.resp)?,
+            admin: bound(&admin, &config.listen.admin)?,
         };
         let workers = config.worker_threads.max(1);
         let metrics = metrics::Node::new(workers);
@@ -92,10 +105,12 @@ impl Node {
         let addresses = control::addresses(
             config.advertised_native(endpoints.native).to_string(),
             config.advertised_peer(endpoints.peer).to_string(),
+            endpoints.resp.and_then(|resp| config.advertised_resp(resp)).map(|resp| resp.to_string()),
             endpoints.admin.and_then(|admin| config.advertised_admin(admin)).map(|admin| admin.to_string()),
         );
         let json = serde_json::json!({
-            "native": addresses.native, "peer": addresses.peer, "admin": addresses.admin, "pid": std::process::id(),
+            "native": addresses.native, "peer": addresses.peer, "admin": addresses.admin, "resp": addresses.resp,
+            "pid": std::process::id(),
         });
         let written = home.write_endpoints(&json.to_string());
         written.map_err(|error| DataDirError::Io { path: config.data_dir.join("endpoints.json"), error })?;
@@ -108,6 +123,7 @@ impl Node {
             control_thread: None,
             worker_threads: Vec::new(),
             stop_workers: Vec::new(),
+            resp: None,
             admin: None,
             started,
         };
@@ -129,13 +145,17 @@ impl Node {
             let admin = admin::admin_http(&shared);
             node.admin = Some(crate::admin_http::Server::start(listener, admin).map_err(StartError::Thread)?);
         }
+        if let Some(listener) = resp {
+            let told = (addresses.native.clone(), addresses.resp.clone());
+            node.resp = Some(crate::resp::Server::start(&listener, &shared, told).map_err(StartError::Thread)?);
+        }
         let start = control::Start { shared: handle, home, addresses, started, failed: Arc::new(failed) };
         let listeners = Listeners { native, peer };
         let thread = std::thread::Builder::new().name("control".into());
         let thread = thread.spawn(move || control::run(start, listeners, to_control, opened));
         node.control_thread = Some(thread.map_err(StartError::Thread)?);
         match ready.blocking_recv() {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => node.resp.iter().for_each(crate::resp::Server::open),
             Ok(Err(error)) => return Err(error),
             Err(_) => return Err(StartError::Thread(std::io::Error::other("the control thread ended at once"))),
         }
@@ -187,6 +207,7 @@ impl Node {
         if let Some(thread) = self.control_thread.take() {
             _ = thread.join();
         }
+        drop(self.resp.take());
         drop(self.admin.take());
         self.stop_workers.drain(..).for_each(|stop| stop.notify_one());
         for thread in self.worker_threads.drain(..) {

@@ -76,7 +76,8 @@ address() { echo "127.0.0.1:$((base + ($1 - 1) * 10 + $2))"; }
 serve() {
     local seeds="$(address 1 2),$(address 2 2),$(address 3 2)"
     "$bin/coppice" serve --name "n$1" --data-dir "$home/n$1" --seeds "$seeds" --listen-native "$(address "$1" 0)" \
-        --listen-peer "$(address "$1" 2)" --listen-admin "$(address "$1" 3)" >>"$home/n$1.log" 2>&1 &
+        --listen-peer "$(address "$1" 2)" --listen-resp "$(address "$1" 1)" \
+        --listen-admin "$(address "$1" 3)" >>"$home/n$1.log" 2>&1 &
     pids[$1]=$!
 }
 

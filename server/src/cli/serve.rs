@@ -173,10 +173,12 @@ async fn recovered(node: &Node) {
 fn announce(output: &mut Output<'_>, word: &str, node: &Node, config: &NodeConfig) -> io::Result<()> {
     let who = node.identity().map_or_else(|| config.name.clone(), |(_, id)| id.to_string());
     let endpoints = node.endpoints();
-    let admin = endpoints.admin.map_or_else(|| "off".to_owned(), |address| address.to_string());
+    let shown = |address: Option<std::net::SocketAddr>| address.map_or("off".to_owned(), |address| address.to_string());
+    let (redis, admin) = (shown(endpoints.resp), shown(endpoints.admin));
     let (native, peer) = (endpoints.native, endpoints.peer);
     let (ms, pid) = (node.age().as_millis(), std::process::id());
-    writeln!(output.data, "{word}  {who}  client {native}  peer {peer}  admin {admin}  pid {pid}  in {ms} ms")?;
+    write!(output.data, "{word}  {who}  client {native}  redis {redis}  peer {peer}  admin {admin}  ")?;
+    writeln!(output.data, "pid {pid}  in {ms} ms")?;
     output.data.flush()
 }
 

@@ -13,6 +13,7 @@ pub(super) fn check(config: &NodeConfig, effective: &[Effective]) -> Result<(), 
     let listens = [
         ("listen.native", Some(&config.listen.native), config.advertise.native.as_ref()),
         ("listen.peer", Some(&config.listen.peer), config.advertise.peer.as_ref()),
+        ("listen.resp", config.listen.resp.as_ref(), config.advertise.resp.as_ref()),
         ("listen.admin", config.listen.admin.as_ref(), config.advertise.admin.as_ref()),
     ];
     for (key, listen, advertise) in listens {

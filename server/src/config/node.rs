@@ -70,6 +70,8 @@ pub struct Listen {
     pub native: Address,
     /// Other nodes.
     pub peer: Address,
+    /// Clients that speak RESP; none if `off`.
+    pub resp: Option<Address>,
     /// Health and metrics over HTTP; none if `off`.
     pub admin: Option<Address>,
 }
@@ -81,6 +83,8 @@ pub struct Advertise {
     pub native: Option<Address>,
     /// For other nodes.
     pub peer: Option<Address>,
+    /// For clients that speak RESP.
+    pub resp: Option<Address>,
     /// For browsers and scrapers.
     pub admin: Option<Address>,
 }
@@ -206,7 +210,7 @@ impl NodeConfig {
             name: String::new(),
             data_dir: PathBuf::new(),
             seeds: Vec::new(),
-            listen: Listen { native: nowhere(), peer: nowhere(), admin: None },
+            listen: Listen { native: nowhere(), peer: nowhere(), resp: None, admin: None },
             advertise: Advertise::default(),
             tls: TlsFiles::default(),
             insecure: false,
@@ -246,6 +250,13 @@ impl NodeConfig {
     #[must_use]
     pub fn advertised_peer(&self, bound: std::net::SocketAddr) -> Address {
         advertised(self.advertise.peer.as_ref(), &self.listen.peer, bound)
+    }
+
+    /// What clients that speak RESP are told to dial, given the address that is really listened on; none if that is off.
+    #[must_use]
+    pub fn advertised_resp(&self, bound: std::net::SocketAddr) -> Option<Address> {
+        let listen = self.listen.resp.as_ref()?;
+        Some(advertised(self.advertise.resp.as_ref(), listen, bound))
     }
 
     /// Where health and metrics are found, given the address that is really listened on; none if they are off.

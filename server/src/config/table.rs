@@ -163,6 +163,13 @@ pub static NODE_SETTINGS: &[Setting] = &[
         show: |c| c.listen.peer.to_string(),
     },
     Setting {
+        key: "listen.resp",
+        default: DefaultValue::Text("127.0.0.1:7401"),
+        meaning: "where clients that speak RESP, the protocol of Redis, connect; off: nowhere",
+        read: |c, t| address_or_off(t).map(|v| c.listen.resp = v),
+        show: |c| c.listen.resp.as_ref().map_or_else(|| "off".to_owned(), Address::to_string),
+    },
+    Setting {
         key: "listen.admin",
         default: DefaultValue::Text("127.0.0.1:7403"),
         meaning: "health and metrics over HTTP, or `off`",
@@ -182,6 +189,13 @@ pub static NODE_SETTINGS: &[Setting] = &[
         meaning: "address that other nodes dial; required if listen.peer is a wildcard",
         read: |c, t| optional(t).map(|v| c.advertise.peer = v),
         show: |c| show_optional(c.advertise.peer.as_ref()),
+    },
+    Setting {
+        key: "advertise.resp",
+        default: DefaultValue::Text(""),
+        meaning: "address that RESP clients are told to dial; required if listen.resp is a wildcard",
+        read: |c, t| optional(t).map(|v| c.advertise.resp = v),
+        show: |c| show_optional(c.advertise.resp.as_ref()),
     },
     Setting {
         key: "advertise.admin",
@@ -498,7 +512,9 @@ mod tests {
         for setting in NODE_SETTINGS {
             let before = config.clone();
             let value = match setting.key {
-                "seeds" | "advertise.native" | "advertise.peer" | "advertise.admin" => "other:1".to_owned(),
+                "seeds" | "advertise.native" | "advertise.peer" | "advertise.resp" | "advertise.admin" => {
+                    "other:1".to_owned()
+                }
                 "dial_override" => "n2=other:1".to_owned(),
                 "log.segments_ahead" => "2".to_owned(),
                 "log.flush" => "off".to_owned(),

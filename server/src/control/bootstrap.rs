@@ -206,6 +206,6 @@ async fn wait_until(holds: impl Fn() -> bool) {
 }
 
 /// Where this node is reached, before a map says so.
-pub fn addresses(native: String, peer: String, admin: Option<String>) -> Addresses {
-    Addresses { native, peer, admin: admin.unwrap_or_default(), resp: String::new() }
+pub fn addresses(native: String, peer: String, resp: Option<String>, admin: Option<String>) -> Addresses {
+    Addresses { native, peer, admin: admin.unwrap_or_default(), resp: resp.unwrap_or_default() }
 }

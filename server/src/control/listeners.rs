@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::net::TcpListener as StdTcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use super::Handle;
 use crate::mailbox::Priority;
 use crate::messages::ToControl;
 use crate::metrics::Queue;
+use crate::net::accept;
 use crate::net::handshake::read_frame;
 use crate::net::ungreeted::Ungreeted;
 use crate::shared::Shared;
@@ -332,24 +333,6 @@ pub(super) async fn first_frame(
         return None;
     }
     (frame.kind == kind).then_some(frame)
-}
-
-async fn accept(listener: &TcpListener, keepalive: Duration) -> Option<(TcpStream, SocketAddr)> {
-    match listener.accept().await {
-        Ok((stream, from)) => {
-            _ = stream.set_nodelay(true);
-            // Whoever is gone without a word is noticed after a few unanswered probes.
-            let probes = socket2::TcpKeepalive::new().with_time(keepalive).with_interval(keepalive / 3);
-            _ = socket2::SockRef::from(&stream).set_tcp_keepalive(&probes);
-            Some((stream, from))
-        }
-        Err(error) => {
-            // Out of descriptors, mostly: give the connections that stand a chance to end.
-            tracing::warn!(%error, "a connection could not be accepted");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            None
-        }
-    }
 }
 
 /// A client that does not read leaves little in the kernel, whose buffers nothing here counts; otherwise they grow to

@@ -288,6 +288,7 @@ impl Nodes {
             .arg("--data-dir")
             .arg(&self.data[number as usize - 1])
             .args(["--listen-native", &local(ports.native), "--listen-peer", &local(ports.peer)])
+            .args(["--listen-resp", &if ports.resp == 0 { "off".to_owned() } else { local(ports.resp) }])
             .args(["--listen-admin", &local(ports.admin), "--seeds", &seeds.join(",")])
             // A demo that stops is gone within 2 s.
             .args(["--drain-timeout", "1s"]);

@@ -14,6 +14,9 @@ pub struct NodePorts {
     pub native: u16,
     /// Other nodes.
     pub peer: u16,
+    /// Clients that speak RESP; 0: off, in a demo that was made without.
+    #[serde(default)]
+    pub resp: u16,
     /// Health and metrics.
     pub admin: u16,
 }
@@ -28,13 +31,12 @@ impl NodePorts {
     #[must_use]
     pub fn usual(number: u32) -> Self {
         let native = FIRST + STEP * u16::try_from(number.saturating_sub(1)).unwrap_or(0);
-        Self { native, peer: native + 2, admin: native + 3 }
+        Self { native, peer: native + 2, resp: native + 1, admin: native + 3 }
     }
 
-    /// All of them.
-    #[must_use]
-    pub fn all(&self) -> [u16; 3] {
-        [self.native, self.peer, self.admin]
+    /// All of them that are on.
+    pub fn all(&self) -> impl Iterator<Item = u16> + use<> {
+        [self.native, self.peer, self.resp, self.admin].into_iter().filter(|port| *port != 0)
     }
 }
 
@@ -53,13 +55,13 @@ pub fn choose(nodes: u32) -> io::Result<(Vec<NodePorts>, HeldPorts)> {
 /// Keeps ports for nodes that are down for a while: nobody else is given them.
 #[must_use]
 pub fn hold(ports: &[NodePorts]) -> HeldPorts {
-    HeldPorts::of(ports.iter().flat_map(NodePorts::all).collect())
+    HeldPorts::of(ports.iter().flat_map(|ports| ports.all()).collect())
 }
 
 /// The first of the ports that another process holds.
 #[must_use]
 pub fn first_taken(ports: &[NodePorts]) -> Option<u16> {
-    ports.iter().flat_map(NodePorts::all).find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_err())
+    ports.iter().flat_map(|ports| ports.all()).find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_err())
 }
 
 /// Free ports.
@@ -67,9 +69,9 @@ pub fn first_taken(ports: &[NodePorts]) -> Option<u16> {
 /// # Errors
 /// The system has no free ports.
 pub fn free(nodes: u32) -> io::Result<(Vec<NodePorts>, HeldPorts)> {
-    let held = HeldPorts::draw(3 * nodes as usize)?;
-    let each = held.numbers().chunks_exact(3);
-    let ports = each.map(|of| NodePorts { native: of[0], peer: of[1], admin: of[2] }).collect();
+    let held = HeldPorts::draw(4 * nodes as usize)?;
+    let each = held.numbers().chunks_exact(4);
+    let ports = each.map(|of| NodePorts { native: of[0], peer: of[1], resp: of[2], admin: of[3] }).collect();
     Ok((ports, held))
 }
 
@@ -81,15 +83,15 @@ mod tests {
 
     #[test]
     fn usual_ports_are_ten_apart() {
-        assert_eq!(NodePorts::usual(1), NodePorts { native: 7400, peer: 7402, admin: 7403 });
-        assert_eq!(NodePorts::usual(3), NodePorts { native: 7420, peer: 7422, admin: 7423 });
+        assert_eq!(NodePorts::usual(1), NodePorts { native: 7400, peer: 7402, resp: 7401, admin: 7403 });
+        assert_eq!(NodePorts::usual(3), NodePorts { native: 7420, peer: 7422, resp: 7421, admin: 7423 });
     }
 
     #[test]
     fn free_ports_are_all_different_and_a_taken_one_is_seen() {
-        let (ports, _held) = free(9).expect("a machine has 27 ports");
-        let all: BTreeSet<u16> = ports.iter().flat_map(NodePorts::all).collect();
-        assert_eq!(all.len(), 27);
+        let (ports, _held) = free(9).expect("a machine has 36 ports");
+        let all: BTreeSet<u16> = ports.iter().flat_map(|ports| ports.all()).collect();
+        assert_eq!(all.len(), 36);
         let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, ports[1].peer)).expect("it is free");
         assert_eq!(first_taken(&ports), Some(ports[1].peer));
     }

@@ -214,7 +214,9 @@ fn opening(
     )];
     for number in 1..=count {
         let (ports, pid) = (nodes.ports(number), nodes.pid(number));
-        lines.push(format!("  n{number}  client 127.0.0.1:{}  admin :{}  pid {pid}", ports.native, ports.admin));
+        let redis = if ports.resp == 0 { "off".to_owned() } else { format!(":{}", ports.resp) };
+        let (native, admin) = (ports.native, ports.admin);
+        lines.push(format!("  n{number}  client 127.0.0.1:{native}  redis {redis}  admin :{admin}  pid {pid}"));
     }
     let place = if home.temporary {
         "data in a temporary directory, removed on exit (--data-dir DIR keeps it)".to_owned()

@@ -16,6 +16,7 @@ mod cells;
 mod moments;
 mod names;
 mod render;
+mod resp;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,7 @@ pub use names::{
     Area, CloseReason, Kind, Labels, Metric, Op, Outcome, Queue, Stage, TicketResult, Tuned, Unit, Warning,
 };
 pub use render::Format;
+pub use resp::Resp;
 
 /// All metrics of one process. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -41,6 +43,7 @@ pub struct Node(Arc<NodeCells>);
 struct NodeCells {
     workers: Vec<Arc<WorkerCells>>,
     log: Arc<LogCells>,
+    resp: Arc<resp::RespCells>,
     /// Locked to add or remove a partition and to render; never by a thread that records.
     partitions: Mutex<BTreeMap<Label, Arc<PartitionCells>>>,
     tolerated_failures: AtomicI64,
@@ -76,6 +79,7 @@ impl Node {
         Self(Arc::new(NodeCells {
             workers: (0..workers).map(|_| Arc::new(WorkerCells::new())).collect(),
             log: Arc::new(LogCells::new()),
+            resp: Arc::default(),
             partitions: Mutex::default(),
             tolerated_failures: AtomicI64::new(UNKNOWN),
             digest_mismatches: Cell::default(),
@@ -94,6 +98,11 @@ impl Node {
     /// The handle of the log writer thread.
     pub fn log(&self) -> Log {
         Log(Arc::clone(&self.0.log))
+    }
+
+    /// The handle of the RESP door.
+    pub fn resp(&self) -> Resp {
+        Resp(Arc::clone(&self.0.resp))
     }
 
     /// The handle of a partition hosted here (`PartitionId` prints as `p4`). The same partition gets the same cells.

@@ -62,6 +62,8 @@ pub enum Labels {
     /// `{partition,value,kind}`, see [`Tuned`].
     Tuning,
     Version,
+    /// `{result}`, see [`coppice_core::resp::door::Counted`].
+    Counted,
 }
 
 impl Labels {
@@ -81,6 +83,7 @@ impl Labels {
             Self::PartitionNode => &["partition", "node"],
             Self::Tuning => &["partition", "value", "kind"],
             Self::Version => &["version"],
+            Self::Counted => &["result"],
         }
     }
 }
@@ -224,6 +227,10 @@ metrics! {
         "Resident memory above which writes that grow are refused; 0: no limit.";
     AllocatorBytes => "allocator", Gauge, Bytes, None,
         "Memory that the allocator has taken from the system and not given back.";
+    RespConnections => "resp_connections", Gauge, None, None,
+        "Connections of clients that speak RESP.";
+    RespCommands => "resp_commands", Counter, None, Counted,
+        "Commands of clients that speak RESP, by result.";
     BuildInfo => "build", Info, None, Version,
         "The running build.";
     ProcessCpuSeconds => "process_cpu", Counter, Seconds, None,

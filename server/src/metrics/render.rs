@@ -7,6 +7,7 @@ use std::fmt::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use coppice_core::resp::door::Counted;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -170,6 +171,10 @@ impl Family<'_> {
             Metric::Warning => Warning::ALL
                 .iter()
                 .try_for_each(|warning| self.value(&[warning.text()], cells.warnings[warning.index()].get())),
+            Metric::RespConnections => self.value(&[], cells.resp.connections.get()),
+            Metric::RespCommands => Counted::ALL.iter().try_for_each(|result| {
+                self.value(&[super::resp::text(*result)], cells.resp.commands[*result as usize].get())
+            }),
             Metric::BuildInfo => self.encoder.encode_info(&[("version", env!("CARGO_PKG_VERSION"))]),
             Metric::MemoryBytes => Area::ALL
                 .iter()

@@ -1,5 +1,6 @@
 //! What goes over sockets, whoever owns them: links to other nodes, handshakes, what waits to be written.
 
+mod accept;
 pub mod dial;
 pub mod eviction;
 pub mod fault;
@@ -10,3 +11,5 @@ pub mod peer_slots;
 pub mod progress;
 pub mod silence;
 pub mod ungreeted;
+
+pub use accept::accept;

@@ -60,8 +60,9 @@ pub(super) fn admin_http(shared: &Arc<Shared>) -> admin_http::Admin {
 /// The names by which this node is listened to, or others are told to dial it.
 fn hosts(config: &NodeConfig) -> admin_http::Hosts {
     let (listen, advertise) = (&config.listen, &config.advertise);
-    let listens = [Some(&listen.native), Some(&listen.peer), listen.admin.as_ref()];
-    let advertised = [advertise.native.as_ref(), advertise.peer.as_ref(), advertise.admin.as_ref()];
+    let listens = [Some(&listen.native), Some(&listen.peer), listen.resp.as_ref(), listen.admin.as_ref()];
+    let advertised =
+        [advertise.native.as_ref(), advertise.peer.as_ref(), advertise.resp.as_ref(), advertise.admin.as_ref()];
     admin_http::Hosts::new(listens.into_iter().chain(advertised).flatten().map(Address::host))
 }
 

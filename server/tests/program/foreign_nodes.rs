@@ -26,7 +26,7 @@ fn take_place(cluster: &mut Cluster, index: usize, stranger: &Cluster) {
     command.args(["serve", "--config", "/dev/null", "--log-format", "pretty"]);
     command.args(["--end-with", &std::process::id().to_string(), "--data-dir"]).arg(stranger.data_dir(0));
     command.args(["--seeds", &local(peer), "--listen-native", &local(native), "--listen-peer", &local(peer)]);
-    command.args(["--listen-admin", &local(cluster.admin_port(index))]);
+    command.args(["--listen-admin", &local(cluster.admin_port(index)), "--listen-resp", "off"]);
     cluster.start_as(index, command, "ready");
 }
 

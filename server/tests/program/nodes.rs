@@ -189,7 +189,7 @@ fn a_second_process_on_the_same_directory_is_refused_and_told_the_first() {
     command.args(["--listen-native=127.0.0.1:0"]);
     let mut words = vec!["serve".to_owned(), "--config".to_owned(), "/dev/null".to_owned(), "--data-dir".to_owned()];
     words.push(cluster.data_dir(0).display().to_string());
-    for listen in ["--listen-native", "--listen-peer", "--listen-admin"] {
+    for listen in ["--listen-native", "--listen-peer", "--listen-resp", "--listen-admin"] {
         words.extend([listen.to_owned(), "127.0.0.1:0".to_owned()]);
     }
     let said = run(&words.iter().map(String::as_str).collect::<Vec<_>>());
@@ -255,7 +255,7 @@ fn a_node_ends_with_its_parent_if_it_was_told_to() {
     // A shell that starts a node, says its number, and then waits.
     let script = format!(
         "{} serve --config /dev/null --end-with $$ --data-dir {} --listen-native 127.0.0.1:0 --listen-peer 127.0.0.1:0 \
-         --listen-admin off > {}/out & echo $!; wait",
+         --listen-admin off --listen-resp off > {}/out & echo $!; wait",
         env!("CARGO_BIN_EXE_coppice"),
         data.display(),
         scratch.0.display()

@@ -315,7 +315,7 @@ impl Cluster {
         command.args(["--end-with", &std::process::id().to_string(), "--data-dir"]).arg(self.data_dir(index));
         command.args(["--seeds", &seeds.join(",")]);
         command.args(["--listen-native", &local(native), "--listen-peer", &local(peer)]);
-        command.args(["--listen-admin", &local(admin)]).args(&self.flags);
+        command.args(["--listen-admin", &local(admin), "--listen-resp", "off"]).args(&self.flags);
         command
     }
 

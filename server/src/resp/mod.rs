@@ -1,0 +1,161 @@
+//! The RESP door: threads of their own, off the way of the native clients. Each accepts connections and carries out what
+//! their [`Door`](coppice_core::resp::Door) decides; operations reach the cluster through the client library, so that
+//! many connections pack together. It knows no replica and no worker.
+
+mod clients;
+mod connection;
+mod listen;
+
+use std::net::TcpListener as StdTcpListener;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+
+use coppice_core::access::Access;
+use coppice_core::resp::cursors::Cursors;
+use coppice_core::resp::server::Facts;
+use coppice_core::resp::{Context, NodeView};
+use tokio::net::TcpListener;
+use tokio::runtime::LocalOptions;
+use tokio::sync::watch;
+
+use crate::shared::Shared;
+
+/// How long a stopping node waits for the requests of this door.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the threads of the door share.
+struct Node {
+    shared: Arc<Shared>,
+    view: Mutex<NodeView>,
+    /// Where this node's clients connect: the door is one of them.
+    native: String,
+    /// Where clients are told that this door is.
+    address: String,
+    started: Instant,
+    /// Everything durable is read.
+    is_open: AtomicBool,
+    /// The number of the next connection.
+    connections: AtomicU64,
+}
+
+/// The threads of the door.
+pub struct Server {
+    node: Arc<Node>,
+    stop: watch::Sender<bool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves this port; `native` and `address` are what clients are told to dial.
+    ///
+    /// # Errors
+    /// The system gives no thread or no event loop.
+    pub fn start(
+        listener: &StdTcpListener,
+        shared: &Arc<Shared>,
+        (native, address): (String, String),
+    ) -> std::io::Result<Server> {
+        let view = NodeView { cursors: Cursors::new(crate::random::draw()), clients: Default::default() };
+        let node = Arc::new(Node {
+            shared: Arc::clone(shared),
+            view: Mutex::new(view),
+            native,
+            address,
+            started: Instant::now(),
+            is_open: AtomicBool::new(false),
+            connections: AtomicU64::new(1),
+        });
+        let (stop, stopped) = watch::channel(false);
+        let mut server = Server { node, stop, threads: Vec::new() };
+        // Half as many as worker threads: an operation costs a worker more than it costs the door.
+        for index in 0..shared.config.worker_threads.div_ceil(2) {
+            let listener = listener.try_clone()?;
+            listener.set_nonblocking(true)?;
+            let (node, stopped) = (Arc::clone(&server.node), stopped.clone());
+            let thread = std::thread::Builder::new().name(format!("resp-{index}"));
+            server.threads.push(thread.spawn(move || {
+                if let Err(error) = run(node, listener, stopped) {
+                    tracing::error!(%error, "the RESP port is not served");
+                }
+            })?);
+        }
+        Ok(server)
+    }
+
+    /// The node serves: what it reads at its start is read.
+    pub fn open(&self) {
+        self.node.is_open.store(true, Ordering::Release);
+    }
+}
+
+fn run(node: Arc<Node>, listener: StdTcpListener, stopped: watch::Receiver<bool>) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(LocalOptions::default())?;
+    runtime.block_on(async {
+        listen::serve(node, TcpListener::from_std(listener)?, stopped).await;
+        Ok(())
+    })
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        _ = self.stop.send(true);
+        for thread in self.threads.drain(..) {
+            _ = thread.join();
+        }
+    }
+}
+
+impl Node {
+    /// Held for the time of one step.
+    fn view(&self) -> MutexGuard<'_, NodeView> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// Calls `step` with what a step of a door may look at.
+    fn with_context<T>(&self, access: &Access, step: impl FnOnce(&mut Context<'_>) -> T) -> T {
+        let map = self.shared.cluster.map();
+        let loading = (!self.is_open()).then(|| self.shared.recovery.text());
+        step(&mut Context {
+            now: unix_now(),
+            draw: &crate::random::draw,
+            map: &map,
+            access,
+            node: &mut self.view(),
+            loading: loading.as_deref(),
+            facts: &|| self.facts(),
+        })
+    }
+
+    /// A number that no other connection of this start has.
+    fn next_connection(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn facts(&self) -> Facts {
+        let shared = &self.shared;
+        Facts {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: shared.own.identity().map(|identity| identity.node),
+            address: self.address.clone(),
+            pid: std::process::id(),
+            uptime: self.started.elapsed().as_secs(),
+            connections: shared.usage.connections(),
+            connections_max: shared.config.limits.connections,
+            memory: crate::process::resident_bytes(),
+            memory_limit: shared.config.memory_limit,
+            commands: shared.metrics.resp().answered(),
+            is_recovering: !self.is_open(),
+        }
+    }
+}
+
+/// By the wall clock, in milliseconds of Unix time.
+fn unix_now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
