@@ -104,7 +104,7 @@ commands! {
     "APPEND" 3 WRITE ONE "string" Data(strings::append), "key value", "writes behind the end of the value; its new length";
     "AUTH" -2 OPEN NONE "connection" On(C::Auth), "[user] token", "acts for the user with this token";
     "CLIENT" -2 BOUND NONE "connection" On(C::Client), "GETNAME | ID | INFO | LIST | NO-EVICT ON|OFF | SETINFO LIB-NAME|LIB-VER text | SETNAME name", "names this connection, and lists those of this node";
-    "CLUSTER" -2 LOCAL NONE "cluster" On(C::Cluster), "COUNTKEYSINSLOT slot | INFO | KEYSLOT key | MYID | NODES | SHARDS | SLOTS", "the cluster as one shard with all slots: this node is its master, the others are its replicas";
+    "CLUSTER" -2 LOCAL NONE "cluster" On(C::Cluster), "INFO | KEYSLOT key | MYID | NODES | SHARDS | SLOTS", "the cluster as one shard with all slots: this node is its master, the others are its replicas";
     "COMMAND" -1 LOCAL NONE "server" On(C::Commands), "[COUNT | DOCS [name ..] | GETKEYS command .. | INFO [name ..] | LIST]", "the commands that there are";
     "CONFIG" -2 BOUND NONE "server" On(C::Config), "GET pattern ..", "what clients ask for, in the names of Redis";
     "DBSIZE" 1 READ NONE "server" Data(keyspace::dbsize), "", "how many keys there are, at one moment";

@@ -468,7 +468,7 @@ impl Door {
             Err(error) => errors::reply(&error, std::iter::empty(), context.map),
             Ok(ranged) => match keyspace::answer(plan, ranged, &mut context.node.cursors, (context.draw)()) {
                 Ok(reply) => reply,
-                Err(next) => return self.ask_range(next, effects),
+                Err(next) => return self.ask_range(*next, effects),
             },
         };
         self.pipeline.reply(reply);

@@ -45,7 +45,7 @@ pub fn keys(arguments: &mut Arguments<'_>) -> Plan {
 pub fn scan(arguments: &mut Arguments<'_>) -> Plan {
     let cursor = number::unsigned(arguments.bytes(1)).ok_or_else(|| Reply::err("invalid cursor"))?;
     let (mut wanted, mut count, mut strings) = (None, PAGE_DEFAULT, true);
-    for at in (2..arguments.len()).step_by(2) {
+    for at in (2..arguments.count()).step_by(2) {
         let Some(argument) = arguments.strings.get(at + 1) else { return Err(syntax_error()) };
         if arguments.is(at, "MATCH") {
             wanted = Some(pattern(argument)?);
@@ -140,10 +140,10 @@ pub fn rangecount(arguments: &mut Arguments<'_>) -> Plan {
 
 fn pairs(arguments: &Arguments<'_>, range: Option<Range>) -> Plan {
     let (mut limit, mut keys_only, mut at) = (None, false, 3);
-    while at < arguments.len() {
+    while at < arguments.count() {
         if arguments.is(at, "NOVALUES") {
             keys_only = true;
-        } else if arguments.is(at, "LIMIT") && at + 1 < arguments.len() {
+        } else if arguments.is(at, "LIMIT") && at + 1 < arguments.count() {
             at += 1;
             limit = Some(u64::try_from(arguments.integer(at)?).map_err(|_| Reply::err("LIMIT is negative"))?);
         } else {
@@ -168,7 +168,7 @@ fn too_many() -> Reply {
 }
 
 /// What a range becomes: an answer, or the next range of the same command.
-pub fn answer(plan: RangePlan, ranged: Ranged, cursors: &mut Cursors, draw: u64) -> Result<Reply, RangePlan> {
+pub fn answer(plan: RangePlan, ranged: Ranged, cursors: &mut Cursors, draw: u64) -> Result<Reply, Box<RangePlan>> {
     let Ranged { pairs, count, is_limited } = ranged;
     let key = |(key, _): (Value, Value)| Reply::Bulk(key);
     Ok(match plan.answer {
@@ -193,14 +193,14 @@ pub fn answer(plan: RangePlan, ranged: Ranged, cursors: &mut Cursors, draw: u64)
             None => Reply::Nil,
             Some((first, _)) => {
                 let range = Range::between(&first, None).reverse().keys_only().limit(1);
-                return Err(RangePlan { range, answer: RangeAnswer::RandomLast(first) });
+                return Err(Box::new(RangePlan { range, answer: RangeAnswer::RandomLast(first) }));
             }
         },
         RangeAnswer::RandomLast(first) => match pairs.into_iter().next() {
             None => Reply::Bulk(first),
             Some((last, _)) => {
                 let range = Range::between(&drawn(&first, &last, draw), None).keys_only().limit(1);
-                return Err(RangePlan { range, answer: RangeAnswer::RandomBetween(last) });
+                return Err(Box::new(RangePlan { range, answer: RangeAnswer::RandomBetween(last) }));
             }
         },
         RangeAnswer::RandomBetween(last) => pairs.into_iter().next().map_or(Reply::Bulk(last), key),

@@ -163,7 +163,7 @@ impl Arguments<'_> {
     }
 
     /// How many strings there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.strings.len()
     }
 }

@@ -11,7 +11,6 @@ use coppice_client::wire::NodeId;
 use super::commands::{self, COMMANDS};
 use super::door::Limits;
 use super::glob;
-use super::number;
 use super::plan::syntax_error;
 use super::reply::{Protocol, Reply};
 
@@ -247,12 +246,6 @@ pub fn cluster(strings: &[Bytes], map: &PartitionMap, facts: &Facts) -> Reply {
     match (&word[..], &strings[2..]) {
         (b"MYID", []) => Reply::bulk(id_of(map, facts.node)),
         (b"KEYSLOT", [key]) => Reply::Integer(i64::from(slot(key))),
-        (b"COUNTKEYSINSLOT", [slot]) => match number::unsigned(slot) {
-            Some(slot) if slot < u64::from(SLOTS) => {
-                Reply::err("CLUSTER COUNTKEYSINSLOT is not supported: keys are kept in their order, not by slots")
-            }
-            _ => Reply::err("Invalid slot"),
-        },
         (b"INFO", []) => {
             let places = places(map, facts);
             Reply::Text(format!(

@@ -25,15 +25,15 @@ pub fn getrange(arguments: &mut Arguments<'_>) -> Plan {
 }
 
 pub fn mget(arguments: &mut Arguments<'_>) -> Plan {
-    let operations = (1..arguments.len()).map(|at| Operation::get(arguments.value(at))).collect();
+    let operations = (1..arguments.count()).map(|at| Operation::get(arguments.value(at))).collect();
     Ok(Planned::work(operations, Answer::Values))
 }
 
 pub fn exists(arguments: &mut Arguments<'_>) -> Plan {
-    if arguments.len() == 2 {
+    if arguments.count() == 2 {
         return Ok(Planned::one(Operation::get(arguments.value(1)), Answer::Count));
     }
-    let operations = (1..arguments.len()).map(|at| Operation::look(arguments.value(at))).collect();
+    let operations = (1..arguments.count()).map(|at| Operation::look(arguments.value(at))).collect();
     Ok(Planned::work(operations, Answer::Count))
 }
 
@@ -100,7 +100,7 @@ fn after(left: i64) -> Expiry {
 pub fn set(arguments: &mut Arguments<'_>) -> Plan {
     let (mut condition, mut expiry, mut returns) = (Condition::Always, None, Returns::Nothing);
     let mut at = 3;
-    while at < arguments.len() {
+    while at < arguments.count() {
         if arguments.is(at, "NX") && condition == Condition::Always {
             condition = Condition::Absent;
         } else if arguments.is(at, "XX") && condition == Condition::Always {
@@ -110,7 +110,7 @@ pub fn set(arguments: &mut Arguments<'_>) -> Plan {
         } else if arguments.is(at, "KEEPTTL") && expiry.is_none() {
             expiry = Some(Expiry::Keep);
         } else if let (Some(lifetime), None) = (Lifetime::of_option(arguments, at), expiry)
-            && at + 1 < arguments.len()
+            && at + 1 < arguments.count()
         {
             at += 1;
             expiry = Some(lifetime.of_value(arguments, at, "set")?);
@@ -159,7 +159,7 @@ pub fn getdel(arguments: &mut Arguments<'_>) -> Plan {
 
 pub fn getex(arguments: &mut Arguments<'_>) -> Plan {
     let lifetime = Lifetime::of_option(arguments, 2);
-    let expiry = match (arguments.len(), lifetime) {
+    let expiry = match (arguments.count(), lifetime) {
         (2, _) => return get(arguments),
         (3, _) if arguments.is(2, "PERSIST") => Expiry::Clear,
         (4, Some(lifetime)) => lifetime.of_value(arguments, 3, "getex")?,
@@ -170,10 +170,10 @@ pub fn getex(arguments: &mut Arguments<'_>) -> Plan {
 }
 
 fn pairs(arguments: &Arguments<'_>, command: &str) -> Result<Vec<Operation>, Reply> {
-    if arguments.len().is_multiple_of(2) {
+    if arguments.count().is_multiple_of(2) {
         return Err(Reply::err(format_args!("wrong number of arguments for '{command}' command")));
     }
-    let places = (1..arguments.len()).step_by(2);
+    let places = (1..arguments.count()).step_by(2);
     Ok(places.map(|at| Operation::put(arguments.value(at), arguments.value(at + 1))).collect())
 }
 
@@ -188,12 +188,12 @@ pub fn msetnx(arguments: &mut Arguments<'_>) -> Plan {
 }
 
 pub fn del(arguments: &mut Arguments<'_>) -> Plan {
-    if arguments.len() == 2 {
+    if arguments.count() == 2 {
         return Ok(Planned::one(Operation::delete(arguments.value(1)), Answer::Count));
     }
     // Of several keys only the count is asked for: the values might be more than an answer holds.
     let remove = |at| Operation::update(arguments.value(at), Update::new(Edit::Remove).when(Condition::Present));
-    Ok(Planned::work((1..arguments.len()).map(remove).collect(), Answer::Count))
+    Ok(Planned::work((1..arguments.count()).map(remove).collect(), Answer::Count))
 }
 
 pub fn append(arguments: &mut Arguments<'_>) -> Plan {
@@ -248,7 +248,7 @@ pub fn incrbyfloat(arguments: &mut Arguments<'_>) -> Plan {
 fn expire_in(arguments: &Arguments<'_>, lifetime: Lifetime, command: &str) -> Plan {
     let left = lifetime.left(arguments, 2, command)?;
     let mut only = ExpiryCondition::Always;
-    for at in 3..arguments.len() {
+    for at in 3..arguments.count() {
         let words = [
             ("NX", ExpiryCondition::None),
             ("XX", ExpiryCondition::Some),

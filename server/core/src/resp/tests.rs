@@ -555,3 +555,18 @@ fn without_users_everybody_is_the_default_user() {
     forming.access = Access::default();
     assert_eq!(forming.says("GET a|PING"), "-LOADING this node starts: recovering p1 40 % +PONG");
 }
+
+/// The manual's table is made from the table of commands: `UPDATE=1 cargo test` rewrites it.
+#[test]
+fn the_manual_lists_every_command() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations.md");
+    let page = std::fs::read_to_string(path).expect("the manual");
+    let (before, rest) = page.split_once("### 9.1 Commands\n\n").expect("the chapter");
+    let (table, after) = rest.split_once("\n### 9.2").expect("the next one");
+    let wanted = super::commands::table();
+    if std::env::var_os("UPDATE").is_some() {
+        let page = format!("{before}### 9.1 Commands\n\n{wanted}\n### 9.2{after}");
+        return std::fs::write(path, page).expect("the manual is writable");
+    }
+    assert!(table == wanted, "docs/operations.md 9.1 differs (UPDATE=1 rewrites it)");
+}
