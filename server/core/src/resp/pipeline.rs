@@ -2,7 +2,8 @@
 //!
 //! Requests of different keys are under way together; those of one key wait for each other, unless they share a
 //! command. Writes of one partition that are ready at the same time share one, as far as its bounds allow: a pipeline of
-//! writes costs one place in the log. If that command certainly did nothing for a reason that may be of one of them,
+//! writes costs one place in the log. Of values that it would write over each other only the last is written: nobody
+//! could read the others. Reads of one key that are ready at the same time share one too. If a shared command certainly did nothing for a reason that may be of one of them,
 //! each is asked again alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,6 +53,8 @@ struct Slot {
     bytes: usize,
     /// Shares no command.
     alone: bool,
+    /// Another one of its command writes over what it would write.
+    is_overwritten: bool,
 }
 
 /// Requests under way that use a key.
@@ -63,6 +66,14 @@ struct Use {
     call: u64,
 }
 
+/// What was asked at once.
+#[derive(Debug)]
+struct Call {
+    slots: Vec<u64>,
+    /// Each of them asks for all of the results; else each has its own.
+    is_same: bool,
+}
+
 /// A command to which writes of one partition are yet added.
 struct Shared {
     partition: usize,
@@ -70,6 +81,8 @@ struct Shared {
     operations: usize,
     bytes: usize,
     slots: Vec<u64>,
+    /// Keys whose last operation is a plain write, and of which slot.
+    written: BTreeMap<Value, u64>,
 }
 
 /// See the module.
@@ -79,7 +92,7 @@ pub struct Pipeline {
     /// Number of the first of `slots`.
     first: u64,
     /// The slots of each call.
-    calls: BTreeMap<u64, Vec<u64>>,
+    calls: BTreeMap<u64, Call>,
     next_call: u64,
     uses: BTreeMap<Value, Use>,
     /// Bytes of requests under way.
@@ -128,7 +141,7 @@ impl Pipeline {
 
     /// An answer that needs nothing, in its turn.
     pub fn reply(&mut self, reply: Reply) {
-        self.slots.push_back(Slot { state: State::Done(reply), bytes: 0, alone: false });
+        self.slots.push_back(Slot { state: State::Done(reply), bytes: 0, alone: false, is_overwritten: false });
     }
 
     /// A request that the cluster is asked.
@@ -136,7 +149,7 @@ impl Pipeline {
         let bytes = work.bytes();
         self.bytes += bytes;
         self.waiting += 1;
-        self.slots.push_back(Slot { state: State::Waiting(work), bytes, alone: false });
+        self.slots.push_back(Slot { state: State::Waiting(work), bytes, alone: false, is_overwritten: false });
     }
 
     /// Asks what is ready.
@@ -145,7 +158,8 @@ impl Pipeline {
             return;
         }
         let (mut blocked, mut passed_over) = (BTreeSet::<Value>::new(), 0);
-        let mut shared: Vec<Shared> = Vec::new();
+        let (mut shared, mut reads) = (Vec::<Shared>::new(), BTreeMap::<Value, u64>::new());
+        let mut overwritten: Vec<u64> = Vec::new();
         let before = self.next_call;
         let Pipeline { slots, first, calls, next_call, uses, waiting, .. } = self;
         for (number, slot) in (*first..).zip(slots) {
@@ -159,11 +173,10 @@ impl Pipeline {
                 }
             };
             let read = work.is_read();
+            let shares = !slot.alone && !read && work.answers_little();
             let open = partition.and_then(|at| shared.iter_mut().find(|open| open.partition == at));
             let open = open.filter(|open| {
-                !slot.alone
-                    && !read
-                    && work.answers_little()
+                shares
                     && open.operations + work.operations.len() <= SHARED_OPERATIONS_MAX
                     && open.bytes + slot.bytes <= SHARED_BYTES_MAX
             });
@@ -184,7 +197,8 @@ impl Pipeline {
                 continue;
             }
             *waiting -= 1;
-            let call = joins.unwrap_or_else(|| {
+            let same = work.get().and_then(|key| reads.get(key)).copied();
+            let call = joins.or(same).unwrap_or_else(|| {
                 *next_call += 1;
                 *next_call
             });
@@ -197,55 +211,73 @@ impl Pipeline {
                     used.call = call;
                 }
             }
-            match (open, partition) {
-                (Some(open), _) => {
+            let written = |work: &Work| match &work.operations[..] {
+                [Operation::Put { key, .. }] => Some(key.clone()),
+                _ => None,
+            };
+            match (open, partition, same.and_then(|call| calls.get_mut(&call))) {
+                (Some(open), ..) => {
                     open.operations += work.operations.len();
                     open.bytes += slot.bytes;
                     open.slots.push(number);
+                    match written(work) {
+                        Some(key) => overwritten.extend(open.written.insert(key, number)),
+                        None => work.keys().for_each(|key| _ = open.written.remove(key)),
+                    }
                 }
-                (None, Some(partition)) if !slot.alone && !read && work.answers_little() => {
+                (None, Some(partition), _) if shares => {
                     // One that is full gives its place to this one.
                     if let Some(at) = shared.iter().position(|open| open.partition == partition) {
                         let full = shared.swap_remove(at);
-                        calls.insert(full.call, full.slots);
+                        calls.insert(full.call, Call { slots: full.slots, is_same: false });
                     }
                     let (operations, bytes) = (work.operations.len(), slot.bytes);
-                    shared.push(Shared { partition, call, operations, bytes, slots: vec![number] });
+                    let written = written(work).map(|key| (key, number)).into_iter().collect();
+                    shared.push(Shared { partition, call, operations, bytes, slots: vec![number], written });
                 }
-                _ => _ = calls.insert(call, vec![number]),
+                (_, _, Some(same)) => same.slots.push(number),
+                _ => {
+                    reads.extend(work.get().map(|key| (key.clone(), call)));
+                    calls.insert(call, Call { slots: vec![number], is_same: true });
+                }
             }
             let State::Waiting(work) = std::mem::replace(&mut slot.state, State::Done(Reply::Nil)) else { continue };
             slot.state = State::Asked(work);
         }
-        calls.extend(shared.into_iter().map(|open| (open.call, open.slots)));
+        calls.extend(shared.into_iter().map(|open| (open.call, Call { slots: open.slots, is_same: false })));
+        for number in overwritten {
+            if let Some(slot) = self.slots.get_mut((number - self.first) as usize) {
+                slot.is_overwritten = true;
+            }
+        }
         let asked = self.calls.range(before + 1..);
-        asks.extend(asked.map(|(&call, numbers)| Ask { call, command: self.command(numbers) }));
+        asks.extend(asked.map(|(&number, call)| Ask { call: number, command: self.command(call) }));
     }
 
-    /// The command of the call of these slots.
-    fn command(&self, numbers: &[u64]) -> Command {
-        let works = numbers.iter().filter_map(|number| self.asked(*number));
-        let mut works = works.peekable();
+    /// The command of a call.
+    fn command(&self, call: &Call) -> Command {
+        let all = if call.is_same { &call.slots[..1] } else { &call.slots[..] };
+        let mut works = all.iter().filter_map(|number| self.asked(*number)).peekable();
         let Some(first) = works.next() else { return Command::Many(Box::default()) };
         if works.peek().is_none() {
             return first.clone().command();
         }
-        let operations: Vec<Operation> =
-            first.operations.iter().chain(works.flat_map(|work| &work.operations)).cloned().collect();
-        Command::Many(operations.into())
+        let operations = first.operations.iter().chain(works.flat_map(|work| &work.operations)).cloned();
+        Command::Many(operations.collect())
     }
 
+    /// The work of a slot, if it is a part of its command.
     fn asked(&self, number: u64) -> Option<&Work> {
-        match &self.slots.get((number - self.first) as usize)?.state {
-            State::Asked(work) => Some(work),
+        match self.slots.get((number - self.first) as usize)? {
+            Slot { state: State::Asked(work), is_overwritten: false, .. } => Some(work),
             _ => None,
         }
     }
 
     /// Takes in how a call ended. `false`: it is none of this pipeline.
     pub fn answered(&mut self, call: u64, outcome: Result<Output>, map: &PartitionMap, now: u64) -> bool {
-        let Some(numbers) = self.calls.remove(&call) else { return false };
-        let retry = numbers.len() > 1 && outcome.as_ref().is_err_and(may_be_of_one);
+        let Some(Call { slots: numbers, is_same }) = self.calls.remove(&call) else { return false };
+        let retry = numbers.len() > 1 && !is_same && outcome.as_ref().is_err_and(may_be_of_one);
         let unmet = matches!(outcome, Ok(Output::Unmet(_)));
         let (mut rest, error) = match outcome {
             Ok(output) => (results(output).map(Vec::into_iter), None),
@@ -264,6 +296,7 @@ impl Pipeline {
                     }
                 }
             }
+            let is_overwritten = std::mem::take(&mut slot.is_overwritten);
             if retry {
                 slot.alone = true;
                 slot.state = State::Waiting(work);
@@ -272,6 +305,8 @@ impl Pipeline {
             }
             slot.state = State::Done(match (&error, &mut rest) {
                 (Some(error), _) => errors::reply(error, work.keys(), map),
+                (None, Some(_)) if is_overwritten => Reply::OK,
+                (None, Some(rest)) if is_same => work.answer.reply(rest.as_slice(), now),
                 (None, Some(rest)) => {
                     let own: Vec<OpResult> = rest.take(work.operations.len()).collect();
                     work.answer.reply(&own, now)

@@ -186,6 +186,14 @@ impl Work {
         self.guards.iter().chain(&self.operations).flat_map(keys)
     }
 
+    /// The key, if all that it does is to read one.
+    pub fn get(&self) -> Option<&Value> {
+        match &self.operations[..] {
+            [Operation::Get { key }] if self.guards.is_empty() => Some(key),
+            _ => None,
+        }
+    }
+
     /// Whether it changes nothing.
     pub fn is_read(&self) -> bool {
         self.operations.iter().all(|operation| operation.op().is_read())

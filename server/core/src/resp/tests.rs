@@ -356,12 +356,22 @@ fn answers_come_in_the_order_of_the_requests() {
 #[test]
 fn requests_of_one_key_keep_their_order() {
     let mut client = Client::new();
-    client.types("SET a 1|SET b 1|SET z 1|SET a 2|GET a|SET a 3|INCR b");
+    client.types("SET a 1|SET b 1|SET z 1|INCR a|GET a|SET a 3|INCR b");
     assert_eq!(client.asked(), [4, 1]);
-    assert_eq!(client.says(""), "+OK +OK +OK +OK $1 2 +OK :2");
-    // Reads do not wait for each other.
-    client.types("GET a|GET a|GET b");
-    assert_eq!(client.asked(), [1, 1, 1]);
+    assert_eq!(client.says(""), "+OK +OK +OK :2 $1 2 +OK :2");
+    // Reads do not wait for each other; those of one key are one.
+    client.types("GET a|GET a|GET b|STRLEN b");
+    assert_eq!(client.asked(), [1, 1]);
+    assert_eq!(client.says(""), "$1 3 $1 3 $1 2 :1");
+    // What is written over at once is not written.
+    client.types("SET a 1|SET a 2|SET b 1|INCR b|SET b 5|SET b 6|SET c 1");
+    assert_eq!(client.asked(), [5]);
+    assert_eq!(client.says("GET a|GET b"), "+OK +OK +OK :2 +OK +OK +OK $1 2 $1 6");
+    client.types("SET a 7|SET a 8");
+    assert_eq!(client.asked(), [1]);
+    client.answer(Some(failed(Reason::Full("x".into()))));
+    assert_eq!(client.asked(), [1]);
+    assert_eq!(client.says("GET a"), "+OK +OK $1 8");
 }
 
 #[test]
