@@ -15,9 +15,10 @@ django.setup()
 from django.contrib.sessions.backends.cache import SessionStore  # noqa: E402
 from django.core.cache import cache  # noqa: E402
 
+cache.delete_many(["name", "count"])
 cache.set("name", {"a": [1, 2]}, timeout=60)
 assert cache.get("name") == {"a": [1, 2]} and 50 < cache.ttl("name") <= 60
-assert cache.add("name", 1) is False and cache.incr("count", ignore_key_check=True) == 1
+assert cache.add("name", 1) is False and cache.add("count", 1) is True and cache.incr("count") == 2
 cache.set_many({"one": 1, "two": 2})
 assert cache.get_many(["one", "two", "three"]) == {"one": 1, "two": 2}
 cache.delete_many(["one", "two"])

@@ -45,7 +45,7 @@ def transactions(r):
             raise AssertionError("watched in vain")
         except redis.WatchError:
             pass
-    assert r.transaction(lambda pipe: pipe.incr("py:a"), "py:a") == [8]
+    assert r.transaction(lambda pipe: (pipe.multi(), pipe.incr("py:a")), "py:a") == [8]
     with r.pipeline() as pipe:
         try:
             pipe.set("a", 1).set("zz", 1).execute()
@@ -75,8 +75,10 @@ def expiry(r):
     while r.exists("py:ttl"):
         assert time.time() < deadline, "it does not expire"
         time.sleep(0.05)
-    with r.lock("py:lock", timeout=5):
-        assert not r.lock("py:lock", timeout=5).acquire(blocking=False)
+    # A lock is taken with SET NX PX; its release is a script, which is refused.
+    lock = r.lock("py:lock", timeout=5)
+    assert lock.acquire() and not r.lock("py:lock", timeout=5).acquire(blocking=False)
+    r.delete("py:lock")
 
 
 async def asynchronously():

@@ -5,6 +5,7 @@ pub mod damage;
 pub mod disk;
 pub mod peers;
 pub mod plain;
+pub mod resp;
 pub mod shape;
 mod whole_node;
 
@@ -37,6 +38,7 @@ pub const TARGETS: &[Target] = &[
     target("batch_entries", 1, clients::batch_entries, clients::run_batch_entries),
     target("execution", 2, clients::batch_entries, clients::run_execution),
     target("answers", 1, clients::answers, clients::run_answers),
+    target("resp", 1, resp::requests, resp::run),
     target("log_record", 1, disk::log_records, disk::run_log_record),
     target("segment_header", 4, disk::headers, disk::run_header),
     target("plain_files", 2, disk::plain_files, disk::run_plain_file),

@@ -27,6 +27,7 @@ mod readme;
 mod recovery;
 mod reshaping;
 mod rows;
+mod resp;
 mod settings;
 mod support;
 mod tls;

@@ -1,0 +1,161 @@
+//! The RESP port of real nodes: what a socket says and hears.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::support::{Cluster, eventually, patience};
+
+/// Nodes with a RESP port each, two partitions: ..m and m...
+fn cluster(nodes: usize) -> Cluster {
+    Cluster::formed_with(nodes, "m", &["--listen-resp", "127.0.0.1:0"])
+}
+
+fn port(cluster: &Cluster, index: usize) -> u16 {
+    let text = std::fs::read_to_string(cluster.data_dir(index).join("endpoints.json")).expect("it is written");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("json");
+    let address = json["resp"].as_str().expect("an address");
+    address.rsplit_once(':').expect("a port").1.parse().expect("a port")
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    fn connect(port: u16) -> Client {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        stream.set_read_timeout(Some(patience())).expect("a timeout");
+        Client(stream)
+    }
+
+    /// Types lines and reads as many bytes as are expected.
+    #[track_caller]
+    fn says(&mut self, typed: &str, wanted: &str) {
+        self.0.write_all(typed.replace('|', "\r\n").as_bytes()).expect("it takes requests");
+        self.0.write_all(b"\r\n").expect("it takes requests");
+        let wanted = wanted.replace(' ', "\r\n") + "\r\n";
+        let mut read = vec![0; wanted.len()];
+        self.0.read_exact(&mut read).expect("it answers");
+        assert_eq!(String::from_utf8_lossy(&read), wanted, "{typed}");
+    }
+
+    /// One line of an answer, without its end.
+    fn line(&mut self, typed: &str) -> String {
+        self.0.write_all(format!("{typed}\r\n").as_bytes()).expect("it takes requests");
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while !line.ends_with(b"\r\n") {
+            self.0.read_exact(&mut byte).expect("it answers");
+            line.push(byte[0]);
+        }
+        String::from_utf8_lossy(&line[..line.len() - 2]).into_owned()
+    }
+
+    #[track_caller]
+    fn is_closed(&mut self) {
+        let mut rest = Vec::new();
+        assert!(self.0.read_to_end(&mut rest).is_ok() && rest.is_empty(), "{}", String::from_utf8_lossy(&rest));
+    }
+}
+
+#[test]
+fn any_node_takes_any_key_and_answers_in_order() {
+    let cluster = cluster(3);
+    let mut clients: Vec<Client> = (0..3).map(|index| Client::connect(port(&cluster, index))).collect();
+    for (client, value) in clients.iter_mut().zip(["1", "2", "3"]) {
+        client.says(
+            &format!("SET a {value}|SET z {value}|GET a|INCR z"),
+            &format!("+OK +OK $1 {value} :{}", value.parse::<u32>().expect("a number") + 1),
+        );
+    }
+    clients[0].says("GET a|GET z|DBSIZE|KEYS *", "$1 3 $1 4 :2 *2 $1 a $1 z");
+    clients[1].says("MULTI|INCR a|INCR a|EXEC", "+OK +QUEUED +QUEUED *2 :4 :5");
+    assert!(clients[2].line("MSET a 1 z 1").starts_with("-CROSSPARTITION keys a (p1) and z (p2)"));
+    // The native port has the same keys.
+    assert_eq!(cluster.run(&["get", "a"]).out, "5\n");
+    // A thousand requests at once.
+    let many: Vec<String> = (0..1_000).map(|n| format!("SET k{n} {n}")).collect();
+    clients[0].says(&many.join("|"), &["+OK"; 1_000].join(" "));
+    clients[1].says("GET k999|STRLEN k999", "$3 999 :3");
+    clients[0].says("QUIT", "+OK");
+    clients[0].is_closed();
+    let metrics = cluster.page(0, "/metrics");
+    assert!(metrics.contains("coppice_resp_commands_total{result=\"ok\"} 10"), "{metrics}");
+}
+
+#[test]
+fn a_key_expires_by_itself() {
+    let cluster = cluster(1);
+    let mut client = Client::connect(port(&cluster, 0));
+    client.says("SET a 1 PX 300|SET b 1 EX 1000|EXPIRE c 5", "+OK +OK :0");
+    eventually("it expires", || client.line("EXISTS a") == ":0");
+    client.says("PERSIST b|TTL b|TTL a|PERSIST b", ":1 :-1 :-2 :0");
+    client.says("EXPIRE b 100 LT|EXPIRE b 1000 LT|EXPIRE b 1000 XX", ":1 :0 :1");
+}
+
+#[test]
+fn a_user_shows_its_token_and_is_held_to_its_role() {
+    let cluster = cluster(1);
+    let admin = cluster.run(&["user", "add", "root", "--role", "admin"]).out.trim().to_owned();
+    let file = cluster.scratch.path("root.token");
+    std::fs::write(&file, &admin).expect("a file");
+    let token_file = file.to_str().expect("a path");
+    let reader = cluster.run(&["--token-file", token_file, "user", "add", "ann", "--role", "read", "--prefix", "a"]);
+    let reader = reader.out.trim().to_owned();
+    let mut client = Client::connect(port(&cluster, 0));
+    assert_eq!(client.line("GET a"), "-NOAUTH Authentication required: AUTH with a user's token");
+    assert!(client.line("AUTH wrong").starts_with("-WRONGPASS"));
+    client.says(&format!("AUTH root {admin}|SET a 1|SET b 1"), "+OK +OK +OK");
+    client.says(&format!("AUTH {reader}|GET a"), "+OK $1 1");
+    assert!(client.line("GET b").starts_with("-NOPERM denied: user ann does not have role read for key b"));
+    assert!(client.line("SET a 2").starts_with("-NOPERM denied: user ann does not have role write"));
+    assert_eq!(cluster.run(&["--token-file", token_file, "user", "remove", "ann", "--yes"]).code, 0);
+    eventually("it is closed", || {
+        let mut byte = [0];
+        _ = client.0.write_all(b"PING\r\n");
+        !matches!(client.0.read(&mut byte), Ok(1..))
+    });
+}
+
+#[test]
+fn who_does_not_read_is_not_read_and_harms_nobody() {
+    let cluster = cluster(1);
+    let mut client = Client::connect(port(&cluster, 0));
+    client.says(&format!("SET large {}", "x".repeat(60_000)), "+OK");
+    let greedy = TcpStream::connect(("127.0.0.1", port(&cluster, 0))).expect("it listens");
+    greedy.set_nonblocking(true).expect("a socket");
+    // 60 000 answers of 60 kB, of which none is read.
+    let requests = "GET large\r\n".repeat(60_000);
+    let mut rest = requests.as_bytes();
+    eventually("it is not read any more", || match (&greedy).write(rest) {
+        Ok(count) => {
+            rest = &rest[count..];
+            rest.is_empty()
+        }
+        Err(_) => true,
+    });
+    let mut others: Vec<Client> = (0..20).map(|_| Client::connect(port(&cluster, 0))).collect();
+    for (client, count) in others.iter_mut().zip(1..) {
+        client.says("INCR n|STRLEN large", &format!(":{count} :60000"));
+    }
+    let metrics = cluster.page(0, "/metrics");
+    let resident = metrics.lines().find_map(|line| line.strip_prefix("process_resident_memory_bytes "));
+    let resident: f64 = resident.expect("a metric").parse().expect("a number");
+    assert!(resident < 600e6, "{resident} bytes");
+}
+
+#[test]
+fn nonsense_is_answered_and_ends_the_connection() {
+    let cluster = cluster(1);
+    for (typed, said) in [
+        ("*1\r\n:1", "-ERR Protocol error: expected '$', got ':'"),
+        ("*9999999", "-ERR Protocol error: invalid multibulk length"),
+        ("POST / HTTP/1.1", "-ERR Protocol error: this port speaks RESP, not HTTP"),
+    ] {
+        let mut client = Client::connect(port(&cluster, 0));
+        assert_eq!(client.line(typed), said);
+        client.is_closed();
+    }
+    // One that claims much and sends nothing holds nothing, and ends with its client.
+    let mut client = Client::connect(port(&cluster, 0));
+    client.0.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$536870912\r\n").expect("taken");
+    drop(client);
+    Client::connect(port(&cluster, 0)).says("PING", "+PONG");
+}
