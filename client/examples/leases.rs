@@ -44,7 +44,7 @@ pub fn run(endpoints: Vec<String>) -> Result<i64, Error> {
     assert!(!finish(&client, "ann")?, "she wakes up too late, and nothing is changed");
     assert!(finish(&client, "bob")?);
     client.append("jobs/journal", "7 done by bob\n")?.output.expect("it is short");
-    let read = client.get_many([STATE, LOCK])?.output;
+    let read = client.get_many([STATE, LOCK])?;
     assert_eq!((read[0].as_deref(), read[1].as_deref()), (Some(&b"done"[..]), None));
     Ok(client.increment(DONE, 0)?.output.expect("a counter"))
 }

@@ -283,14 +283,6 @@ impl Client {
         self.wait(self.client.ttl(key))
     }
 
-    /// The values of several keys of one partition at one moment. See [`crate::Client::get_many`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn get_many<K: Into<Value>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Answer<Vec<Option<Value>>>> {
-        self.wait(self.client.get_many(keys))
-    }
-
     /// Executes operations of one partition together if all guards hold. See [`crate::Client::many_if`].
     ///
     /// # Errors

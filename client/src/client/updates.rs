@@ -253,35 +253,6 @@ impl Client {
         Ok(self.look(key).await?.map(|look| look.remaining.map(Duration::from_millis)))
     }
 
-    /// The values of several keys of one partition at one moment, in the order of the keys.
-    ///
-    /// ```no_run
-    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
-    /// let both = client.get_many(["from", "to"]).await?.output;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Client::put`]; [`Reason::SpansPartitions`] if the keys belong to several partitions, [`Reason::TooLarge`]
-    /// if the values have more than 2 MiB. A range or a query reads several partitions at one moment.
-    pub async fn get_many<K: Into<Value>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Answer<Vec<Option<Value>>>> {
-        let operations: Vec<Operation> = keys.into_iter().map(Operation::get).collect();
-        let answer = self.many(operations).await?;
-        let too_large =
-            || Error::failed(Reason::TooLarge("the values have more than 2 MiB: ask for fewer keys".into()));
-        let results = answer.output.ok_or_else(too_large)?;
-        let value = |result| match result {
-            OpResult::Get { value } => Ok(value),
-            _ => Err(impossible()),
-        };
-        let output = results.into_iter().map(value).collect::<Result<_>>()?;
-        Ok(Answer { output, position: answer.position })
-    }
-
     /// Executes operations of one partition together if all guards hold ([`Operation::check`]), and none of them else.
     ///
     /// ```no_run

@@ -26,8 +26,8 @@ mod readme;
 #[cfg(feature = "failpoints")]
 mod recovery;
 mod reshaping;
-mod rows;
 mod resp;
+mod rows;
 mod settings;
 mod support;
 mod tls;
