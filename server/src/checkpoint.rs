@@ -23,7 +23,6 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +32,7 @@ use coppice_ordering::Instance;
 
 use self::commit_protocol::{Act, Busy, GENERATIONS, Opening};
 pub use self::manifest::Manifest;
+pub use self::pace::Hurry;
 use self::pace::Pace;
 pub use self::pairs::Pairs;
 use self::stream::Encoder;
@@ -50,8 +50,8 @@ pub struct Checkpoints {
     options: CheckpointOptions,
     /// Partitions for which one is being written.
     busy: Arc<Mutex<Busy>>,
-    /// How many times as fast as `checkpoint.rate` they are written; 0 is once.
-    hurry: Arc<AtomicU64>,
+    /// How much faster they are written than `checkpoint.rate`, the one under way too.
+    pub hurry: Hurry,
 }
 
 /// A checkpoint that counts.
@@ -98,7 +98,7 @@ impl Checkpoints {
     /// The system's.
     pub fn open(dir: &Path, options: CheckpointOptions) -> io::Result<Checkpoints> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let checkpoints = Checkpoints { dir: dir.to_owned(), options, busy: Arc::default(), hurry: Arc::default() };
+        let checkpoints = Checkpoints { dir: dir.to_owned(), options, busy: Arc::default(), hurry: Hurry::default() };
         for partition in checkpoints.partitions()? {
             for act in commit_protocol::opening() {
                 match act {
@@ -108,11 +108,6 @@ impl Checkpoints {
             }
         }
         Ok(checkpoints)
-    }
-
-    /// From now on checkpoints are written so many times as fast as `checkpoint.rate`, the one under way too.
-    pub fn hurry(&self, times: u64) {
-        self.hurry.store(times, Ordering::Relaxed);
     }
 
     fn clear(&self, partition: PartitionId) -> io::Result<()> {
@@ -131,7 +126,7 @@ impl Checkpoints {
     /// The system's.
     pub fn existing(dir: &Path, options: CheckpointOptions) -> io::Result<Checkpoints> {
         fs::read_dir(dir)?;
-        Ok(Checkpoints { dir: dir.to_owned(), options, busy: Arc::default(), hurry: Arc::default() })
+        Ok(Checkpoints { dir: dir.to_owned(), options, busy: Arc::default(), hurry: Hurry::default() })
     }
 
     /// Reads all of one checkpoint back, as a start would, and gives what it says of itself. Changes nothing.
@@ -208,7 +203,7 @@ impl Checkpoints {
         pairs: impl Iterator<Item = (K, V)>,
         observer: Observer,
     ) -> Result<Staging, CheckpointError> {
-        let mut writer = SnapshotWriter::begin(self, head.clone(), observer, self.options.rate_bytes)?;
+        let mut writer = SnapshotWriter::begin(self, head.clone(), observer, Pace::new(self, self.options.rate_bytes))?;
         let mut encoder = Encoder::new(head, blobs, pairs);
         for chunk in encoder.by_ref() {
             writer.push(&chunk)?;
@@ -233,7 +228,8 @@ impl Checkpoints {
     /// # Errors
     /// [`CheckpointError`].
     pub fn receive(&self, head: Head, observer: Observer) -> Result<SnapshotWriter, CheckpointError> {
-        SnapshotWriter::begin(self, head, observer, self.options.rate_bytes.saturating_mul(pace::STORE_BYTES))
+        let rate_bytes = self.options.rate_bytes.saturating_mul(pace::STORE_BYTES);
+        SnapshotWriter::begin(self, head, observer, Pace::new(self, rate_bytes))
     }
 
     /// Removes all checkpoints of a partition that is no longer here.
@@ -362,12 +358,7 @@ impl std::fmt::Debug for SnapshotWriter {
 }
 
 impl SnapshotWriter {
-    fn begin(
-        checkpoints: &Checkpoints,
-        head: Head,
-        observer: Observer,
-        rate_bytes: u64,
-    ) -> Result<SnapshotWriter, CheckpointError> {
+    fn begin(checkpoints: &Checkpoints, head: Head, observer: Observer, pace: Pace) -> Result<Self, CheckpointError> {
         checkpoints.options.belongs(&head)?;
         let (partition, instance) = (head.partition, head.instance);
         let dir = checkpoints.of(partition);
@@ -377,12 +368,6 @@ impl SnapshotWriter {
             failpoint!(io "checkpoint.present").and_then(|()| flush()).map_err(at)?;
             return Err(CheckpointError::Present(partition, instance));
         }
-        let pace = Pace::new(
-            &checkpoints.dir,
-            rate_bytes,
-            Arc::clone(&checkpoints.hurry),
-            checkpoints.options.space_floor_bytes,
-        );
         pace.check_space()?;
         if !checkpoints.busy.lock().unwrap_or_else(PoisonError::into_inner).begin(partition) {
             return Err(CheckpointError::Busy(partition));

@@ -1,12 +1,12 @@
 //! How fast a checkpoint may write and read back, and whether it may at all.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::CheckpointError;
+use super::{CheckpointError, Checkpoints};
 use crate::log::free_bytes;
 
 /// Bytes that sled writes for one of ours: a chunk goes into its log, again with both halves when its node splits, and
@@ -19,13 +19,24 @@ const FLUSH_BYTES: u64 = 2 << 20;
 /// One byte read back counts for so many written: it takes no disk, but as much of the processors as writing it.
 const READ_BYTES: u64 = 2;
 
+/// How many times as fast checkpoints are written; 0 is once.
+#[derive(Clone, Debug, Default)]
+pub struct Hurry(Arc<AtomicU64>);
+
+impl Hurry {
+    /// So many times from now on.
+    pub fn set(&self, times: u64) {
+        self.0.store(times, Ordering::Relaxed);
+    }
+}
+
 /// Counts what one checkpoint wrote, then what of it was read back.
 #[derive(Debug)]
 pub(super) struct Pace {
     dir: PathBuf,
     rate_bytes: u64,
     /// How many times as fast: changes while the checkpoint is written.
-    hurry: Arc<AtomicU64>,
+    hurry: Hurry,
     space_floor_bytes: u64,
     start: Instant,
     spent: u64,
@@ -33,8 +44,9 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(dir: &Path, rate_bytes: u64, hurry: Arc<AtomicU64>, space_floor_bytes: u64) -> Pace {
-        let (dir, rate_bytes) = (dir.to_owned(), rate_bytes.max(1));
+    pub(super) fn new(checkpoints: &Checkpoints, rate_bytes: u64) -> Pace {
+        let Checkpoints { dir, options, hurry, .. } = checkpoints.clone();
+        let (space_floor_bytes, rate_bytes) = (options.space_floor_bytes, rate_bytes.max(1));
         Pace { dir, rate_bytes, hurry, space_floor_bytes, start: Instant::now(), spent: 0, unflushed: 0 }
     }
 
@@ -61,7 +73,7 @@ impl Pace {
     }
 
     fn spend(&mut self, bytes: u64) {
-        self.spent += bytes / self.hurry.load(Ordering::Relaxed).max(1);
+        self.spent += bytes / self.hurry.0.load(Ordering::Relaxed).max(1);
         let due = Duration::from_secs_f64(self.spent as f64 / self.rate_bytes as f64);
         if let Some(early) = due.checked_sub(self.start.elapsed())
             && early > Duration::from_millis(5)
@@ -79,23 +91,24 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use super::super::CheckpointOptions;
     use super::*;
 
     #[test]
     fn the_flushes_and_the_rate_count_what_sled_writes() {
-        let dir = std::env::temp_dir();
-        let mut pace = Pace::new(&dir, u64::MAX, Arc::default(), 0);
+        let options = CheckpointOptions { space_floor_bytes: 0, ..CheckpointOptions::default() };
+        let checkpoints = Checkpoints::existing(&std::env::temp_dir(), options).expect("it is there");
+        let mut pace = Pace::new(&checkpoints, u64::MAX);
         let chunk = FLUSH_BYTES / STORE_BYTES / 8;
         let due: Vec<bool> = (0..16).map(|_| pace.wrote(chunk)).collect();
         assert_eq!(due, [[false; 7].as_slice(), &[true], &[false; 7], &[true]].concat());
         assert_eq!(pace.spent, 2 * FLUSH_BYTES);
 
         let rate = 100 * FLUSH_BYTES;
-        let hurry = Arc::new(AtomicU64::new(1));
-        let mut paced = Pace::new(&dir, rate, Arc::clone(&hurry), 0);
+        let mut paced = Pace::new(&checkpoints, rate);
         paced.wrote(rate / 10 / STORE_BYTES);
         assert!(paced.start.elapsed() >= Duration::from_millis(99), "a tenth of a second's bytes take that long");
-        hurry.store(4, Ordering::Relaxed);
+        checkpoints.hurry.set(4);
         let before = paced.spent;
         paced.wrote(rate / 10 / STORE_BYTES);
         assert_eq!(paced.spent - before, rate / 40, "a quarter of the time");

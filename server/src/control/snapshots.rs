@@ -62,7 +62,7 @@ pub(super) fn tell_storage(control: &Control) {
         room: space.map_or(0, |space| space.free_bytes.saturating_sub(space.reserve_bytes / 2)),
     };
     if let Some((checkpoints, _)) = &control.storage.checkpoints {
-        checkpoints.hurry(sizes.hurry());
+        checkpoints.hurry.set(sizes.hurry());
     }
     let storage = Storage { sizes, pins: control.storage.flush.pinned_by() };
     control.outbox.on_all(|| {
