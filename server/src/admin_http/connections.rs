@@ -24,7 +24,7 @@ const IDLE_MAX: Duration = Duration::from_secs(30);
 /// sends a byte now and then would hold a place for ever. No answer takes longer than two seconds.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 
-/// A listener that holds back while [`CONNECTIONS_MAX`] connections are open.
+/// A listener that holds back while 64 connections are open.
 pub struct Bounded {
     listener: TcpListener,
     places: Arc<Semaphore>,
