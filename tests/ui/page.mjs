@@ -24,7 +24,7 @@ async function startDemo() {
   child.stdout.setEncoding("utf8").on("data", (text) => (demo.said += text));
   await until("the demo is healthy", () => /^healthy/m.test(demo.said));
   demo.page = /page (http:\S+)/.exec(demo.said)[1].replace(/;$/, "");
-  for (const [, node, client, admin] of demo.said.matchAll(/^ {2}(n\d+) {2}client (\S+) {2}admin :(\d+)/gm)) {
+  for (const [, node, client, admin] of demo.said.matchAll(/^ {2}(n\d+) {2}client (\S+) .*admin :(\d+)/gm)) {
     demo.nodes.set(node, { client, admin: `127.0.0.1:${admin}` });
   }
   return demo;
