@@ -85,6 +85,9 @@ impl Chunk {
 
     /// The chunk with this summary, whose body was read from a file. Checks everything.
     fn checked(summary: Summary, body: Vec<u8>) -> Result<Chunk, Damage> {
+        if mutant!(chunk_unchecked) {
+            return Ok(Chunk { summary, body });
+        }
         if crc32c::crc32c(&body) != summary.crc {
             return Err(Damage("the checksum of the pairs differs"));
         }
@@ -343,6 +346,12 @@ mod tests {
             let read = read_record(&mut &file[..]).expect("our own record");
             assert_eq!(read, Some(Record::Chunk(chunk)));
         }
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn a_reader_that_believes_what_it_reads_is_caught() {
+        planted::assert_caught("chunk_unchecked", "chunk::tests::damage_is_found");
     }
 
     proptest! {

@@ -184,10 +184,14 @@ impl Gatherer {
         let Gatherer { mut pairs, unsorted, .. } = std::mem::take(self);
         if unsorted {
             pairs.sort_by(|a, b| a.0.cmp(&b.0));
-            // Of equal keys the last one stays.
-            pairs.reverse();
-            pairs.dedup_by(|later, kept| later.0 == kept.0);
-            pairs.reverse();
+            // Of equal keys the last one stays, which comes first from behind.
+            if !mutant!(first_row_stays) {
+                pairs.reverse();
+            }
+            pairs.dedup_by(|next, kept| next.0 == kept.0);
+            if !mutant!(first_row_stays) {
+                pairs.reverse();
+            }
         }
         Batch { pairs, rows }
     }
@@ -365,6 +369,12 @@ mod tests {
         let pairs = gatherer.finish(5).pairs;
         let pairs: Vec<(&[u8], &[u8])> = pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
         assert_eq!(pairs, [(&b"a"[..], &b"5"[..]), (b"b", b"3"), (b"c", b"4")]);
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn an_import_that_keeps_the_first_row_is_caught() {
+        planted::assert_caught("first_row_stays", "import::tests::of_equal_keys_the_last_row_stays");
     }
 
     #[test]

@@ -12,6 +12,9 @@
 //! | `import`, `export` | rows into a cluster, and pairs into a file |
 #![forbid(unsafe_code)]
 
+#[macro_use]
+extern crate planted;
+
 pub mod backup;
 pub mod chunk;
 pub mod directory;

@@ -167,7 +167,7 @@ async fn carry_out(client: &Client, present: Present, pairs: Pairs) -> Result<()
             Some(error @ ClientError::Failed(_)) => return Err(error.into()),
             // One of its keys is there, or nobody knows whether all of them are.
             Some(error) if rounds >= ATTEMPTS_MAX => return Err(error.into()),
-            _ if present == Present::Overwrite => put(client, pairs).await?,
+            _ if present == Present::Overwrite || mutant!(restore_writes_over) => put(client, pairs).await?,
             _ => match missing(client, &pairs).await {
                 Ok(missing) => waiting.extend(cut(&*client.map().await?, missing)),
                 Err(Error::Client(error)) if rounds < ATTEMPTS_MAX && error.reason().is_some_and(is_passing) => {

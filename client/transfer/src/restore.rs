@@ -109,7 +109,8 @@ async fn check(client: &Client, plan: &Plan, header: &manifest::Header, told: &m
             Err(error) => return Err(error.into()),
         }
     };
-    if (pairs, Some(digest)) != (header.pairs, manifest::digest(&header.digest)) {
+    let same = (pairs, Some(digest)) == (header.pairs, manifest::digest(&header.digest));
+    if !same && !mutant!(restore_unproven) {
         let found = format!("{pairs} pairs with the digest {digest}");
         let wanted = format!("{} with {}", header.pairs, header.digest);
         return Err(Refusal::OtherContent { found, wanted }.into());

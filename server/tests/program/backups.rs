@@ -125,6 +125,14 @@ fn an_interrupted_restore_goes_on_and_finds_foreign_values() {
     expect(&into.run(&["restore", &directory, "--resume"]), 5, "", "the key k000007 holds a value that is not");
 }
 
+#[cfg(feature = "mutants")]
+#[test]
+fn restores_that_write_over_keys_or_prove_nothing_are_caught() {
+    let test = "backups::an_interrupted_restore_goes_on_and_finds_foreign_values";
+    planted::assert_caught("restore_writes_over", test);
+    planted::assert_caught("restore_unproven", test);
+}
+
 /// A reading is interrupted when the node that serves it is killed: then all is read again, and what was written stays.
 fn backed_up_while_killed(cluster: &mut Cluster, node: usize, directory: &std::path::Path) -> u32 {
     let endpoints: Vec<String> = cluster.endpoints().split(',').map(str::to_owned).collect();

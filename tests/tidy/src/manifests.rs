@@ -40,7 +40,7 @@ const ROOMS: &[Room] = &[
     },
     Room {
         name: "coppice-transfer",
-        ours: &["coppice-btree", "coppice-client"],
+        ours: &["coppice-btree", "coppice-client", PLANTED],
         outside: &["bytes", "crc32c", "csv-core", "ring", "serde", "serde_json", "thiserror", "tokio"],
     },
     Room {
