@@ -191,6 +191,24 @@ pub struct GetArgs {
     pub stale: bool,
 }
 
+/// `put`
+#[derive(Debug, Clone, Args)]
+pub struct PutArgs {
+    /// Key and value.
+    #[command(flatten)]
+    pub pair: PairArgs,
+    /// Remove the key by itself after this time, 1 ms or more
+    #[arg(long, value_parser = parse_ttl, value_name = "TIME")]
+    pub ttl: Option<Duration>,
+}
+
+/// `ttl`
+#[derive(Debug, Clone, Args)]
+pub struct TtlArgs {
+    /// The key; `-` reads it from stdin, `@FILE` from a file
+    pub key: OsString,
+}
+
 /// `put`, `insert`
 #[derive(Debug, Clone, Args)]
 pub struct PairArgs {
@@ -399,6 +417,12 @@ pub struct GuardArgs {
 /// `--token-file`. What is in the file is in no message.
 fn read_token(file: &str) -> Result<Token, String> {
     Token::from_file(Path::new(file)).map_err(|error| error.to_string())
+}
+
+/// `--ttl`: a part of a millisecond is none.
+fn parse_ttl(text: &str) -> Result<Duration, String> {
+    let ttl = units::parse_time(text)?;
+    if ttl >= Duration::from_millis(1) { Ok(ttl) } else { Err(format!("at least 1ms, not {text}")) }
 }
 
 /// `--timeout`: from a millisecond to a day.

@@ -1,11 +1,12 @@
-//! The data verbs: `get`, `put`, `insert`, `delete`, `cas`, `scan`.
+//! The data verbs: `get`, `put`, `insert`, `delete`, `cas`, `ttl`, `scan`.
 
 use std::io;
+use std::time::Duration;
 
-use coppice_btree::OpResult;
+use coppice_btree::{Edit, Expiry, ExpiryCondition, OpResult, Returns, Update};
 use coppice_client::{Answer, Client, Command, Operation, Output as ClientOutput, ReadMode, ResumeToken};
 
-use super::args::{Cli, ResumeArgs};
+use super::args::{Cli, PutArgs, ResumeArgs};
 use super::connect::connect;
 use super::errors::{self, Context};
 use super::failure::{Exit, Failure};
@@ -45,10 +46,16 @@ struct Asked {
 
 fn asked(verb: &Verb, inputs: &mut Inputs<'_>) -> Result<Asked, Failure> {
     let (operation, resume, stale) = match verb {
-        Verb::Put(args) => {
-            let key = inputs.bytes("KEY", &args.key)?;
-            (Operation::put(key, inputs.bytes("VALUE", &args.value)?), Some(&args.resume), false)
+        Verb::Put(PutArgs { pair, ttl }) => {
+            let key = inputs.bytes("KEY", &pair.key)?;
+            let value = inputs.bytes("VALUE", &pair.value)?;
+            let put = match ttl {
+                None => Operation::put(key, value),
+                Some(ttl) => Operation::update(key, put_with_ttl(&value, *ttl)),
+            };
+            (put, Some(&pair.resume), false)
         }
+        Verb::Ttl(args) => (Operation::look(inputs.bytes("KEY", &args.key)?), None, false),
         Verb::Insert(args) => {
             let key = inputs.bytes("KEY", &args.key)?;
             (Operation::insert(key, inputs.bytes("VALUE", &args.value)?), Some(&args.resume), false)
@@ -63,6 +70,12 @@ fn asked(verb: &Verb, inputs: &mut Inputs<'_>) -> Result<Asked, Failure> {
     };
     let resume = resume.map_or(Ok(None), |resume| token_of(resume, verb.name()))?;
     Ok(Asked { operation, resume, stale })
+}
+
+fn put_with_ttl(value: &[u8], ttl: Duration) -> Update<'_> {
+    let milliseconds = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+    let expiry = Expiry::After { milliseconds, only: ExpiryCondition::Always };
+    Update::new(Edit::Set(value)).expiring(expiry).returning(Returns::Previous)
 }
 
 fn token_of(args: &ResumeArgs, verb: &'static str) -> Result<Option<ResumeToken>, Failure> {
@@ -115,7 +128,12 @@ fn print(
         OpResult::Cas { done: false, current } => {
             WriteOutcome::Refused { word: "mismatch", current: current.as_deref() }
         }
-        result @ (OpResult::Update { .. } | OpResult::Look { .. }) => unreachable!("no verb asks for it: {result:?}"),
+        // A put with --ttl has no condition.
+        OpResult::Update { value, .. } => WriteOutcome::Done { previous: value.as_deref() },
+        OpResult::Look { exists, remaining, .. } => {
+            let left = exists.then_some(remaining.map(Duration::from_millis));
+            return output.ttl(key, left, &position).map(Ok);
+        }
     };
     output.write(key, &outcome, &position).map(Ok)
 }

@@ -1,7 +1,9 @@
 //! What is printed: data on stdout, all else on stderr, in four formats (operations.md 2).
 
 use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
 
+use coppice_core::settings::units::show_time;
 use serde_json::{Map, Value, json};
 
 use super::args::{Format, Global};
@@ -114,6 +116,31 @@ impl Output<'_> {
             writeln!(self.notes, "not found: {}", self.style.coding.show(key))?;
         }
         Ok(exit)
+    }
+
+    /// The answer to `ttl`. `left`: none of an absent key, `Some(None)` of one that does not expire.
+    ///
+    /// # Errors
+    /// That of stdout or stderr.
+    pub fn ttl(&mut self, key: &[u8], left: Option<Option<Duration>>, position: &str) -> io::Result<Exit> {
+        if is_json(self.style.data()) {
+            let mut fields = opening();
+            self.style.coding.put_field(&mut fields, "key", Some(key));
+            fields.insert("found".to_owned(), left.is_some().into());
+            if let Some(left) = left {
+                let milliseconds = left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+                fields.insert("ttl_ms".to_owned(), milliseconds.into());
+            }
+            fields.insert("position".to_owned(), position.into());
+            self.object(fields)?;
+        } else {
+            match left {
+                Some(Some(left)) => writeln!(self.data, "{}", show_time(left))?,
+                Some(None) => writeln!(self.data, "does not expire")?,
+                None => writeln!(self.notes, "not found: {}", self.style.coding.show(key))?,
+            }
+        }
+        Ok(if left.is_some() { Exit::Done } else { Exit::NotFound })
     }
 
     /// The answer to a write.

@@ -7,7 +7,7 @@ use clap::Subcommand;
 
 use super::args::{
     CasArgs, Cli, CompletionsArgs, ConfigVerb, DeleteArgs, DemoArgs, GetArgs, GuardArgs, InitArgs, ManArgs, PairArgs,
-    ScanArgs, ServeArgs, StatusArgs,
+    PutArgs, ScanArgs, ServeArgs, StatusArgs, TtlArgs,
 };
 use super::cert::CertVerb;
 use super::errors::Context;
@@ -39,7 +39,7 @@ pub enum Verb {
     Get(GetArgs),
     /// Set a key, whether it exists or not
     #[command(alias = "set")]
-    Put(PairArgs),
+    Put(PutArgs),
     /// Set a key that does not exist; never overwrites
     Insert(PairArgs),
     /// Remove a key
@@ -47,6 +47,8 @@ pub enum Verb {
     Delete(DeleteArgs),
     /// Set a key if its value is OLD
     Cas(CasArgs),
+    /// Print how long a key stays that was put with --ttl
+    Ttl(TtlArgs),
     /// Print the pairs of a range in key order
     #[command(aliases = ["range", "list"])]
     Scan(ScanArgs),
@@ -124,6 +126,7 @@ impl Verb {
             Self::Insert(_) => "insert",
             Self::Delete(_) => "delete",
             Self::Cas(_) => "cas",
+            Self::Ttl(_) => "ttl",
             Self::Scan(_) => "scan",
             Self::Status(_) => "status",
             Self::Leader(LeaderVerb::Transfer(_)) => "leader transfer",
@@ -198,9 +201,13 @@ pub(crate) async fn run(cli: &Cli, context: Context, output: &mut Output<'_>) ->
                 other => unreachable!("no transfer: {other:?}"),
             }
         }
-        Verb::Get(_) | Verb::Put(_) | Verb::Insert(_) | Verb::Delete(_) | Verb::Cas(_) | Verb::Scan(_) => {
-            data::run(cli, context, output).await
-        }
+        Verb::Get(_)
+        | Verb::Put(_)
+        | Verb::Insert(_)
+        | Verb::Delete(_)
+        | Verb::Cas(_)
+        | Verb::Ttl(_)
+        | Verb::Scan(_) => data::run(cli, context, output).await,
         Verb::Demo(_) | Verb::Serve(_) | Verb::DemoGuard(_) => {
             let cause = "it runs as a program of its own until it is stopped";
             Ok(Err(Failure::usage("this verb does not run at the prompt", cause, "coppice --help")))

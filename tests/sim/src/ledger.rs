@@ -130,15 +130,15 @@ impl Ledger {
         }
         let entries = commands.parts().iter().flat_map(|part| entries(part));
         for (entry, answer) in entries.zip(answers) {
+            // The time passes whatever becomes of the pack.
+            if let Entry::Pack { time: Some(time), .. } = entry {
+                self.expire(group, &Expire { time, keys: Vec::new() });
+            }
             match (entry, &answer.outcome) {
                 (Entry::Open(open), Outcome::Opened(session)) => _ = self.clients.insert(*session, open.client.0),
                 (Entry::Place(place), _) if counts(answer.index) => self.place(group, &place),
                 (Entry::Expire(due), _) => self.expire(group, &due),
-                (Entry::Pack { pack, time, .. }, Outcome::Pack(told)) => {
-                    if let (Some(time), Some(model)) = (time, self.models.get_mut(&group).filter(|model| !model.sealed))
-                    {
-                        model.content.expire(time, &[]);
-                    }
+                (Entry::Pack { pack, .. }, Outcome::Pack(told)) => {
                     let first = Position { partition: group, instance, index: answer.index };
                     self.pack(first, &pack, told)?;
                 }
