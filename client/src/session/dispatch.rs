@@ -28,8 +28,8 @@ const RANGES_SHARED: usize = 8;
 const AFFINITY_RANGES_MAX: u32 = 64;
 
 /// Why a command is not sent.
-const OLDER: &str = "the leader runs a version that does not know this operation: upgrade all nodes, then run \
-                     `coppice config set feature_level 2`";
+const OLDER: &str = "the leader runs a version that does not know this operation: upgrade all nodes, then raise \
+                     feature_level to 2";
 
 impl Session {
     /// Sends what waits and may go.

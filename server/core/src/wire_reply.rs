@@ -17,8 +17,8 @@ use crate::scan::RangeJob;
 const RETRY_AFTER: Duration = Duration::from_millis(5);
 
 /// Why an operation of a newer version is refused.
-const OLD_NODES: &str = "the cluster's feature level is 1, at which nodes of an older version would not know this \
-                             operation: when all nodes run this version, run `coppice config set feature_level 2`";
+const OLD_NODES: &str = "the cluster is at feature_level 1, where nodes of an older version may not know this \
+                         operation: raise it to 2 when all nodes run this version";
 
 /// What a connection does for a reply.
 pub enum WireReply {

@@ -281,6 +281,14 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             "init was not run yet".to_owned(),
             "coppice init".to_owned(),
         ),
+        // The text names the setting, for those who read nothing else.
+        Reason::Incompatible(why) if why.contains("feature_level") => (
+            Exit::Failed,
+            "feature_level",
+            one_line(why),
+            "an operation is taken once every node of the cluster knows it".to_owned(),
+            "coppice config set feature_level 2".to_owned(),
+        ),
         Reason::Incompatible(why) => (
             Exit::Failed,
             "incompatible",

@@ -120,8 +120,9 @@ mod tests {
     use coppice_ordering::Time;
 
     use super::*;
-    use crate::worker::hosting::begins;
-    use crate::worker::{Input, Worker};
+    use crate::request::{Origin, Refusal, Reply, Request};
+    use crate::worker::hosting::{begins, leads_alone};
+    use crate::worker::{Effect, Input, Worker};
 
     fn settings(window: u32) -> Input {
         let settings = ClusterSettings { window, place_timeout: Duration::from_secs(9), ..ClusterSettings::default() };
@@ -138,6 +139,27 @@ mod tests {
         assert_eq!(window(&worker), Some(7));
         worker.step(Time(3), settings(9), &mut effects);
         assert_eq!(window(&worker), Some(9));
+    }
+
+    /// A node of an older version would take such an entry of the log for nothing, and its state would differ.
+    #[test]
+    fn what_old_nodes_do_not_know_is_refused_until_the_feature_level_says_that_there_are_none() {
+        let group = PartitionId(1);
+        let mut worker = leads_alone(group);
+        let mut is_refused = |feature_level: u32| {
+            let settings = ClusterSettings { feature_level, ..ClusterSettings::default() };
+            let mut effects = Vec::new();
+            let now = worker.deadline().unwrap_or_default();
+            worker.step(now, Input::Settings(Arc::new(WorkerSettings::of(&settings, true))), &mut effects);
+            let origin = Origin::Client { worker: 0, stream: 1, connection: 1 };
+            let entry = crate::machine::entry::open(coppice_client::wire::ClientId(1), 1);
+            let request = Request::Pack { entry, commands: 1, work: 8, grows: true, known: false, timed: false };
+            worker.step(now, Input::Request { group, origin, request }, &mut effects);
+            let refused =
+                |effect: &Effect| matches!(effect, Effect::Reply { reply: Reply::Refused(Refusal::FeatureLevel), .. });
+            effects.iter().any(refused)
+        };
+        assert!(is_refused(1) && !is_refused(2));
     }
 
     #[cfg(feature = "mutants")]
