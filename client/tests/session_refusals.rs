@@ -5,10 +5,12 @@ mod model;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coppice_client::command::Operation;
+use coppice_client::command::{Command, Operation};
 use coppice_client::config::Config;
+use coppice_client::error::{Error, Reason};
 use coppice_client::session::{Request, Session};
 use coppice_client::wire::ClientId;
+use coppice_client::{Condition, Edit, Update};
 use model::run::{Run, range_call};
 use model::{Chaos, World};
 
@@ -107,4 +109,29 @@ fn a_pause_grows_with_refusals_in_a_row_not_with_those_that_come_together() {
     }
     waits.sort();
     assert!(waits[10] < Duration::from_millis(150), "{waits:?}");
+}
+
+/// The nodes of the model run an older version: it would not read an update, nor anything in one pack with it.
+#[test]
+fn what_an_older_leader_does_not_know_is_refused_here_and_disturbs_nobody() {
+    let mut run = start(9);
+    let update = || Operation::update("k0001", Update::new(Edit::Add(1)));
+    for (token, request) in [
+        (1, put(1)),
+        (2, Request::Command(update().into())),
+        (3, Request::Command(Command::Many([Operation::get("k0001"), Operation::look("k0001")].into()))),
+        (4, Request::Command(Command::guarded([Operation::check("k0001", Condition::Present)], [update()]))),
+        (5, put(2)),
+    ] {
+        run.submit(token, SOON, request).unwrap();
+    }
+    run.run_for(Duration::from_secs(1));
+    for token in [1, 5] {
+        assert!(run.ended(token).expect("an end").1.is_ok(), "{token}");
+    }
+    for token in [2, 3, 4] {
+        let (_, outcome) = run.ended(token).expect("an end");
+        let Err(Error::Failed(failure)) = outcome else { panic!("{token}: {outcome:?}") };
+        assert!(matches!(&failure.reason, Reason::Incompatible(why) if why.contains("feature_level")), "{failure:?}");
+    }
 }
