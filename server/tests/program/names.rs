@@ -31,8 +31,8 @@ fn with_hosts(hosts: &Path, command: &Command) -> Command {
     wrapped
 }
 
-/// A pod that starts again has another address and the same name. Something else may have its old address by then, which
-/// takes connections and says nothing.
+/// A pod that starts again has another address and the same name. Its old address may belong to something else by then,
+/// which takes connections and says nothing.
 #[test]
 fn a_node_is_found_where_its_name_leads_after_a_restart() {
     if !may_have_hosts_of_their_own() {
