@@ -209,6 +209,14 @@ impl Core {
         self.run(py, token, |client| one(client, operation, reading))
     }
 
+    /// Seconds until a key expires; none: it is absent or does not expire.
+    fn ttl(&self, py: Python<'_>, token: Option<u64>, key: Octets) -> PyResult<Py<PyAny>> {
+        self.run(py, token, |client| async move {
+            let remaining = client.look(key.0).await?.output.remaining;
+            Ok(remaining.map_or(Reply::Nothing, |remaining| Reply::Seconds(remaining as f64 / 1_000.0)))
+        })
+    }
+
     fn get_many(&self, py: Python<'_>, token: Option<u64>, keys: Vec<Octets>) -> PyResult<Py<PyAny>> {
         let keys: Vec<Value> = keys.into_iter().map(|key| key.0).collect();
         self.run(py, token, |client| async move { client.get_many(keys).await.map(Reply::Values) })

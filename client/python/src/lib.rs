@@ -1,5 +1,5 @@
-//! What `coppice` for Python is made of: the Rust client, with Python's objects going in and out. The verbs, their types
-//! and their documentation are in `python/coppice`.
+//! What `coppice` for Python is made of: the Rust client, with Python's objects going in and out. The verbs with their
+//! types and documentation are in `python/coppice`.
 //!
 //! | file | what it holds |
 //! |---|---|

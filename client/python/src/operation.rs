@@ -1,7 +1,9 @@
 //! Operations of a command, and what their results become.
 
-use coppice_client::{Cas, Condition, Edit, OpResult, Operation, Returns, Update, UpdateOutcome, Value};
-use pyo3::exceptions::PyTypeError;
+use coppice_client::{
+    Cas, Condition, Edit, Expiry, ExpiryCondition, OpResult, Operation, Returns, Update, UpdateOutcome, Value,
+};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
@@ -77,6 +79,19 @@ impl Reading {
     }
 }
 
+/// The longest time to live, in seconds: a thousand years.
+const TTL_MAX: f64 = 31_536_000_000.0;
+
+/// When a key expires that stays for so many seconds at least: a part of a millisecond counts as one.
+fn after(ttl: f64) -> PyResult<Expiry> {
+    if ttl > 0.0 && ttl <= TTL_MAX {
+        let milliseconds = (ttl * 1_000.0).ceil() as u64;
+        return Ok(Expiry::After { milliseconds, only: ExpiryCondition::Always });
+    }
+    let said = format!("ttl is {ttl}; it is in seconds, above 0 and up to a thousand years");
+    Err(PyValueError::new_err(said))
+}
+
 fn value(operation: Operation) -> PyOperation {
     PyOperation { operation, meaning: Meaning::Value }
 }
@@ -88,8 +103,11 @@ fn check(key: Octets, condition: Condition<'_>) -> PyOperation {
 #[pymethods]
 impl PyOperation {
     #[staticmethod]
-    fn put(key: Octets, value: Octets) -> PyOperation {
-        self::value(Operation::put(key.0, value.0))
+    #[pyo3(signature = (key, value, *, ttl=None))]
+    fn put(key: Octets, value: Octets, ttl: Option<f64>) -> PyResult<PyOperation> {
+        let Some(ttl) = ttl else { return Ok(self::value(Operation::put(key.0, value.0))) };
+        let update = Update::new(Edit::Set(&value.0)).expiring(after(ttl)?).returning(Returns::Previous);
+        Ok(self::value(Operation::update(key.0, update)))
     }
 
     #[staticmethod]
@@ -128,6 +146,18 @@ impl PyOperation {
     #[staticmethod]
     fn delete_if(key: Octets, expected: Octets) -> PyOperation {
         let update = Update::new(Edit::Remove).when(Condition::Equals(&expected.0));
+        PyOperation { operation: Operation::update(key.0, update), meaning: Meaning::Done }
+    }
+
+    #[staticmethod]
+    fn expire(key: Octets, ttl: f64) -> PyResult<PyOperation> {
+        let update = Update::new(Edit::Keep).expiring(after(ttl)?);
+        Ok(PyOperation { operation: Operation::update(key.0, update), meaning: Meaning::Done })
+    }
+
+    #[staticmethod]
+    fn persist(key: Octets) -> PyOperation {
+        let update = Update::new(Edit::Keep).expiring(Expiry::Clear);
         PyOperation { operation: Operation::update(key.0, update), meaning: Meaning::Done }
     }
 

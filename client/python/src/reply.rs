@@ -71,6 +71,8 @@ pub enum Reply {
     Whether(bool),
     /// A number.
     Number(i64),
+    /// A time.
+    Seconds(f64),
     /// What a compare-and-set came to.
     Cas(Cas),
     /// Why an update was not done.
@@ -108,6 +110,7 @@ impl Reply {
             Reply::Value(value) => bytes(value),
             Reply::Whether(whether) => whether.into_pyobject(py)?.to_owned().into_any(),
             Reply::Number(number) => number.into_pyobject(py)?.into_any(),
+            Reply::Seconds(seconds) => seconds.into_pyobject(py)?.into_any(),
             Reply::Cas(Cas { done, current }) => class(py, "Cas")?.call1((done, bytes(current)))?,
             Reply::NotDone(outcome) => not_done(py, outcome)?,
             Reply::Error(error) => exception(py, &error)?,

@@ -23,8 +23,9 @@ import coppice
 from coppice import AsyncClient, Client, Operation
 
 VERBS = [
-    "append", "cas", "close", "connect", "count", "delete", "delete_if", "delete_range", "execute", "get", "get_many",
-    "increment", "insert", "many", "many_if", "put", "range", "rename", "resume", "with_timeout",
+    "append", "cas", "close", "connect", "count", "delete", "delete_if", "delete_range", "execute", "expire", "get",
+    "get_many", "increment", "insert", "many", "many_if", "persist", "put", "range", "rename", "resume", "ttl",
+    "with_timeout",
 ]  # fmt: skip
 
 
@@ -221,6 +222,28 @@ class Verbs(unittest.TestCase):
         self.assertIsInstance(outcomes[0], coppice.NotDone)
         self.assertIsInstance(outcomes[1], coppice.TooLarge)
         self.assertEqual(repr(alone[0]), "<coppice.Operation put b\"a\">")
+
+    def test_keys_that_expire(self) -> None:
+        client = self.client
+        self.assertIsNone(client.put("session", "ann", ttl=0.2))
+        self.assertEqual(client.put("session", "bob", ttl=3600), b"ann")
+        left = client.ttl("session")
+        self.assertTrue(3000 < left <= 3600, left)
+        self.assertTrue(client.persist("session"))
+        self.assertFalse(client.persist("session"))
+        self.assertEqual((client.ttl("session"), client.ttl("absent")), (None, None))
+        self.assertFalse(client.expire("absent", 1))
+        self.assertTrue(client.expire("session", 0.3))
+        self.assertEqual(client.get("session"), b"bob")
+        until = time.monotonic() + 30
+        while client.get("session") is not None:
+            self.assertLess(time.monotonic(), until, "it never expires")
+            time.sleep(0.05)
+        self.assertEqual(client.count(), 0)
+        for ttl in (0, -1, float("nan")):
+            with self.assertRaises(ValueError) as raised:
+                client.expire("session", ttl)
+            self.assertIn("above 0", str(raised.exception))
 
     def test_many_keys_at_one_moment(self) -> None:
         client = self.client

@@ -145,9 +145,25 @@ class AsyncClient:
         """
         return cast("List[Optional[bytes]]", await self._calls.call(self._core.get_many, list(keys)))
 
-    async def put(self, key: Bytes, value: Bytes) -> Optional[bytes]:
-        """Writes, whether or not the key was there; the previous value."""
-        return cast("Optional[bytes]", await self._calls.call(self._core.one, Operation.put(key, value)))
+    async def put(self, key: Bytes, value: Bytes, *, ttl: Optional[float] = None) -> Optional[bytes]:
+        """Writes, whether or not the key was there; the previous value. ``ttl``: the key expires after so many seconds, and
+        soon after that it is gone; without it the key stays.
+        """
+        return cast("Optional[bytes]", await self._calls.call(self._core.one, Operation.put(key, value, ttl=ttl)))
+
+    async def expire(self, key: Bytes, ttl: float) -> bool:
+        """Lets a key expire after so many seconds, whatever it did before; whether it is there. A put ends that, an update
+        keeps it.
+        """
+        return cast(bool, await self._calls.call(self._core.one, Operation.expire(key, ttl)))
+
+    async def persist(self, key: Bytes) -> bool:
+        """Lets a key stay that would expire; whether it would have."""
+        return cast(bool, await self._calls.call(self._core.one, Operation.persist(key)))
+
+    async def ttl(self, key: Bytes) -> Optional[float]:
+        """Seconds until a key expires; None: it is absent, or does not expire."""
+        return cast("Optional[float]", await self._calls.call(self._core.ttl, key))
 
     async def insert(self, key: Bytes, value: Bytes) -> Optional[bytes]:
         """Writes only if the key is absent. None: written; else the value that was there and stays."""

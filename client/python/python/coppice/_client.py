@@ -78,9 +78,25 @@ class Client:
         """
         return cast("List[Optional[bytes]]", self._core.get_many(None, list(keys)))
 
-    def put(self, key: Bytes, value: Bytes) -> Optional[bytes]:
-        """Writes, whether or not the key was there; the previous value."""
-        return cast("Optional[bytes]", self._core.one(None, Operation.put(key, value)))
+    def put(self, key: Bytes, value: Bytes, *, ttl: Optional[float] = None) -> Optional[bytes]:
+        """Writes, whether or not the key was there; the previous value. ``ttl``: the key expires after so many seconds, and
+        soon after that it is gone; without it the key stays.
+        """
+        return cast("Optional[bytes]", self._core.one(None, Operation.put(key, value, ttl=ttl)))
+
+    def expire(self, key: Bytes, ttl: float) -> bool:
+        """Lets a key expire after so many seconds, whatever it did before; whether it is there. A put ends that, an update
+        keeps it.
+        """
+        return cast(bool, self._core.one(None, Operation.expire(key, ttl)))
+
+    def persist(self, key: Bytes) -> bool:
+        """Lets a key stay that would expire; whether it would have."""
+        return cast(bool, self._core.one(None, Operation.persist(key)))
+
+    def ttl(self, key: Bytes) -> Optional[float]:
+        """Seconds until a key expires; None: it is absent, or does not expire."""
+        return cast("Optional[float]", self._core.ttl(None, key))
 
     def insert(self, key: Bytes, value: Bytes) -> Optional[bytes]:
         """Writes only if the key is absent. None: written; else the value that was there and stays."""
