@@ -241,7 +241,8 @@ fn values(run: &Run, token: u64, of: &[&str]) -> Vec<Option<String>> {
     of.iter().map(|key| given.get(*key).cloned()).collect()
 }
 
-/// A writer counts in one partition, and then in another. At any moment the first is as far as the second, or one ahead.
+/// A writer counts in one partition, and then in another. At any moment the first is as far as the second, or one
+/// ahead.
 #[test]
 fn keys_of_several_partitions_are_read_as_of_one_moment() {
     let (mut again, mut at_once) = (0, 0);

@@ -144,7 +144,8 @@ fn a_range_over_partitions_of_many_threads_is_one_moment() {
     });
 }
 
-/// A writer counts in one partition, and then in another: at any moment the first is as far as the second, or one ahead.
+/// A writer counts in one partition, and then in another: at any moment the first is as far as the second, or one
+/// ahead.
 #[test]
 fn keys_of_several_partitions_are_read_as_of_one_moment() {
     let directory = Scratch::new("get-many");

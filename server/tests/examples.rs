@@ -13,6 +13,8 @@ mod embedded_cluster;
 mod first_steps;
 #[path = "../../client/examples/leases.rs"]
 mod leases;
+#[path = "../../client/examples/one_moment.rs"]
+mod one_moment;
 #[path = "../../client/examples/resume_a_scan.rs"]
 mod resume_a_scan;
 #[path = "../../client/examples/streams.rs"]
@@ -41,6 +43,7 @@ fn the_examples_of_the_client_run() {
     assert_eq!(runtime.block_on(streams::run(endpoints())), Ok((2, 4)));
     let words = ["word/strawberry", "word/pear", "word/fig", "word/apple"];
     assert_eq!(streams::backward(endpoints()), Ok(words.map(String::from).to_vec()));
+    assert!(one_moment::run(endpoints()).is_ok_and(|distance| distance <= 1));
     assert_eq!(updates::run(endpoints()), Ok((100, "7".into(), 4)));
 }
 

@@ -544,7 +544,8 @@ impl Session {
     }
 }
 
-/// Bytes that a part of a range may have: the caller's limit, or its share of the memory that a range may take, if that is less.
+/// Bytes that a part of a range may have: the caller's limit, or its share of the memory that a range may take, if that
+/// is less.
 fn cap(range: &RangeCall, credit_max: u32, parts: usize) -> u64 {
     let share = u64::from(first_credit(credit_max, parts));
     match range.scan.bytes_max {
