@@ -252,7 +252,7 @@ impl NodeConfig {
         advertised(self.advertise.peer.as_ref(), &self.listen.peer, bound)
     }
 
-    /// What clients that speak RESP are told to dial, given the address that is really listened on; none if that is off.
+    /// What RESP clients are told to dial, given the address that is really listened on; none if that is off.
     #[must_use]
     pub fn advertised_resp(&self, bound: std::net::SocketAddr) -> Option<Address> {
         let listen = self.listen.resp.as_ref()?;

@@ -1,4 +1,4 @@
-//! The RESP door: threads of their own, off the way of the native clients. Each accepts connections and carries out what
+//! The RESP door: threads of their own, off the way of native clients. Each accepts connections and carries out what
 //! their [`Door`](coppice_core::resp::Door) decides; operations reach the cluster through the client library, so that
 //! many connections pack together. It knows no replica and no worker.
 

@@ -81,7 +81,10 @@ const PAIRS: (i8, i8, i8) = (1, -1, 2);
 const TWO: (i8, i8, i8) = (1, 2, 1);
 
 macro_rules! commands {
-    ($($name:literal $arity:literal $flags:ident $keys:ident $group:literal $kind:expr, $arguments:literal, $summary:literal;)*) => {
+    ($(
+        $name:literal $arity:literal $flags:ident $keys:ident $group:literal $kind:expr, $arguments:literal,
+        $summary:literal;
+    )*) => {
         /// All of them, by name.
         pub static COMMANDS: &[Command] = &[$(Command {
             name: $name,

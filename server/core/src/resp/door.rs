@@ -69,8 +69,8 @@ pub enum Input<'b> {
         /// How that ended.
         outcome: Result<Ranged>,
     },
-    /// Everything else that came together was given, and these bytes: requests are removed from their front, and what is
-    /// ready is asked. Wanted after other inputs.
+    /// Everything else that came together was given, and these bytes: requests are removed from their front, and what
+    /// is ready is asked. Wanted after other inputs.
     TurnEnd(&'b mut BytesMut),
 }
 

@@ -1,4 +1,5 @@
-//! The RESP door, without its sockets: what programs that speak Redis say, as operations of the native client, and back.
+//! The RESP door, without its sockets: what programs that speak Redis say becomes operations of the native client, and
+//! their results become answers.
 //!
 //! | room | what |
 //! |---|---|

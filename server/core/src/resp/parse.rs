@@ -357,7 +357,9 @@ mod tests {
         /// However a stream is cut up, the same requests come out of it.
         #[test]
         fn requests_are_read_however_they_are_cut(
-            requests in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..6), 1..6),
+            requests in prop::collection::vec(
+                prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..6), 1..6
+            ),
             cuts in prop::collection::vec(1_usize..30, 1..40),
         ) {
             let stream: Vec<u8> = requests.iter().flat_map(|words| encode(words)).collect();
