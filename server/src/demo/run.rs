@@ -238,7 +238,11 @@ fn opening(
             files.iter().map(|(name, file)| format!("COPPICE_{}={file}", name.replace('-', "_").to_ascii_uppercase()));
         lines.push(format!("nodes speak TLS: export {}", names.collect::<Vec<_>>().join(" ")));
     }
-    lines.push(format!("next: {}coppice put apple red; coppice get apple; coppice scan a..b", path_export()));
+    let redis = match (nodes.ports(1).resp, nodes.certs()) {
+        (0, _) | (_, Some(_)) => String::new(),
+        (port, None) => format!("; redis-cli -p {port} get apple"),
+    };
+    lines.push(format!("next: {}coppice put apple red; coppice get apple; coppice scan a..b{redis}", path_export()));
     lines
 }
 

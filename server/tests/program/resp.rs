@@ -1,7 +1,9 @@
 //! The RESP port of real nodes: what a socket says and hears.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
 use crate::support::{Cluster, eventually, patience};
 
@@ -106,7 +108,7 @@ fn a_user_shows_its_token_and_is_held_to_its_role() {
     client.says(&format!("AUTH {reader}|GET a"), "+OK $1 1");
     assert!(client.line("GET b").starts_with("-NOPERM user ann does not have role read for key b"));
     assert!(client.line("SET a 2").starts_with("-NOPERM user ann does not have role write"));
-    assert_eq!(cluster.run(&["--token-file", token_file, "user", "remove", "ann", "--yes"]).code, 0);
+    assert_eq!(cluster.run(&["--token-file", token_file, "user", "remove", "ann"]).code, 0);
     eventually("it is closed", || {
         let mut byte = [0];
         _ = client.0.write_all(b"PING\r\n");
@@ -158,4 +160,82 @@ fn a_protocol_error_is_told_and_ends_the_connection() {
     client.0.write_all(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$536870912\r\n").expect("taken");
     drop(client);
     Client::connect(port(&cluster, 0)).says("PING", "+PONG");
+}
+
+/// What a client was told of one count: the number, or why there is none.
+fn count(stream: &mut Option<BufReader<TcpStream>>, port: u16) -> Result<i64, String> {
+    let open = match stream {
+        Some(open) => open,
+        None => {
+            let socket = TcpStream::connect(("127.0.0.1", port)).map_err(|_| "NOQUORUM nobody listens".to_owned())?;
+            socket.set_read_timeout(Some(patience())).expect("a timeout");
+            stream.insert(BufReader::new(socket))
+        }
+    };
+    let mut line = String::new();
+    let asked = open.get_mut().write_all(b"INCR counter\r\n").and_then(|()| open.read_line(&mut line));
+    match (asked, line.trim_end().split_at_checked(1)) {
+        (Ok(1..), Some((":", number))) => Ok(number.parse().expect("a number")),
+        (Ok(1..), Some(("-", error))) => Err(error.to_owned()),
+        _ => {
+            *stream = None;
+            Err("OUTCOMEUNKNOWN the connection is gone".to_owned())
+        }
+    }
+}
+
+/// A counter is linearizable if every number is given once, and each is larger than all that were given before it was
+/// asked for. Clients of all nodes count while nodes are killed.
+#[test]
+fn a_counter_loses_nothing_and_counts_nothing_twice_while_nodes_are_killed() {
+    let mut cluster = cluster(3);
+    let ports: Vec<AtomicUsize> = (0..3).map(|index| AtomicUsize::new(usize::from(port(&cluster, index)))).collect();
+    let (ended, largest, unknown) = (AtomicBool::new(false), AtomicI64::new(0), AtomicI64::new(0));
+    let given = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for client in 0..6 {
+            let (ports, ended, largest, unknown, given) = (&ports, &ended, &largest, &unknown, &given);
+            scope.spawn(move || {
+                let (mut stream, mut at) = (None, client);
+                while !ended.load(Ordering::Relaxed) {
+                    let before = largest.load(Ordering::SeqCst);
+                    let port = ports[at % 3].load(Ordering::Relaxed) as u16;
+                    match count(&mut stream, port) {
+                        Ok(number) => {
+                            assert!(number > before, "{number} was given after {before}");
+                            largest.fetch_max(number, Ordering::SeqCst);
+                            given.lock().expect("no panic").push(number);
+                        }
+                        Err(error) => {
+                            unknown.fetch_add(i64::from(error.starts_with("OUTCOMEUNKNOWN")), Ordering::SeqCst);
+                            (stream, at) = (None, at + 1);
+                            std::thread::sleep(std::time::Duration::from_millis(20));
+                        }
+                    }
+                }
+            });
+        }
+        let reached = |more: i64| {
+            let wanted = largest.load(Ordering::SeqCst) + more;
+            eventually("they count on", || largest.load(Ordering::SeqCst) >= wanted);
+        };
+        for victim in [0, 1, 2] {
+            reached(50);
+            cluster.kill(victim);
+            reached(50);
+            cluster.start(victim, "ready");
+            ports[victim].store(usize::from(port(&cluster, victim)), Ordering::Relaxed);
+            cluster.healthy();
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    let mut given = given.into_inner().expect("no panic");
+    let answered = given.len() as i64;
+    given.sort_unstable();
+    given.dedup();
+    assert_eq!(given.len() as i64, answered, "a number was given twice");
+    let last: i64 = Client::connect(port(&cluster, 0)).line("INCR counter")[1..].parse().expect("a number");
+    let counted = last - 1;
+    let most = answered + unknown.load(Ordering::SeqCst);
+    assert!((answered..=most).contains(&counted), "{counted} counted, {answered} answered, at most {most}");
 }

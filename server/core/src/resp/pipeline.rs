@@ -1,10 +1,10 @@
 //! The requests of a connection that are under way: their answers leave in the order in which they came.
 //!
-//! Requests of different keys are under way together; those of one key wait for each other, unless they share a command.
-//! Writes of one partition that are ready at the same time share one, as far as its bounds allow: a pipeline of writes
-//! costs one place in the log. Of values that it would write over each other only the last is written: nobody could read
-//! the others. Reads of one key that are ready at the same time share one too. If a shared command certainly did nothing,
-//! for a reason that may be of one of them, each is asked again alone.
+//! Requests of different keys are under way together; those of one key wait for each other, unless they share a
+//! command. Writes of one partition that are ready at the same time share one, as far as its bounds allow: a pipeline
+//! of writes costs one place in the log. Of values that it would write over each other only the last is written: nobody
+//! could read the others. Reads of one key that are ready at the same time share one too. If a shared command certainly
+//! did nothing, for a reason that may be of one of them, each is asked again alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
