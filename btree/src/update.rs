@@ -1,5 +1,6 @@
 //! Updates: commands whose effect depends on what is there. Their terms, the terms as bytes, and what an edit makes of
-//! a value. Every replica computes the same bytes: no clock, no locale, and of floating point only what IEEE 754 defines.
+//! a value. Every replica computes the same bytes: no clock, no locale, and of floating point only what IEEE 754
+//! defines.
 //!
 //! ```text
 //! terms  = u8 edit (bits 0-2), condition (3-4), returns (5-6), u8 expiry, [after: u64 milliseconds],

@@ -6,9 +6,9 @@
 //! result        = u8 tag, [varint partition, varint instance, varint index: where they differ], content
 //! tag           = bits 0-2 kind, 3 a value follows, 4 of 8 bytes, else varint length first, 5 done, 6 position follows
 //! ```
-//! What has no kind of its own has a second byte behind its tag. Of an update: `u8 outcome (bits 0-3), 4 the key exists,
-//! 5 a value follows; varint length, [varint length, value]`; of a look: `u8 0 the key exists, 1 it expires; varint
-//! length, [varint milliseconds]`.
+//! What has no kind of its own has a second byte behind its tag. Of an update: `u8 outcome (bits 0-3), 4 the key
+//! exists, 5 a value follows; varint length, [varint length, value]`; of a look: `u8 0 the key exists, 1 it expires;
+//! varint length, [varint milliseconds]`.
 //!
 //! Result `i` of a section answers command `first + i` of the pack and stands at index `index + first + i` of its
 //! instance; in a read section all stand at the same position.

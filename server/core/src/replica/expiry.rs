@@ -1,9 +1,9 @@
 //! The time of a partition, as who leads it counts it, and the keys that are due by it (protocol.md 11).
 //!
 //! A leader takes the time of the decided log where its leadership begins, and counts on from there by its own
-//! monotonic clock; what it then executes may say that it is later. So the time passes at most as fast as a clock: between two
-//! entries of the log it counts what passed at their leaders, and what nobody counted is lost. Keys expire late, never
-//! early.
+//! monotonic clock; what it then executes may say that it is later. So the time passes at most as fast as a clock:
+//! between two entries of the log it counts what passed at their leaders, and what nobody counted is lost. Keys expire
+//! late, never early.
 
 use std::time::Duration;
 

@@ -304,8 +304,8 @@ impl Expiry {
     }
 
     /// Takes in those of a neighbour, below the own keys or above. Its keys have as long to go as they had there; the
-    /// own time stays, since entries that are under way were written by it. O(log n), and where the times differ what the
-    /// neighbour has.
+    /// own time stays, since entries that are under way were written by it. O(log n), and where the times differ what
+    /// the neighbour has.
     pub(super) fn join(&mut self, left: &ExpiryLeft, below: bool) {
         if left.deadlines.is_empty() {
             return;
