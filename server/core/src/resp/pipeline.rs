@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::BytesMut;
+use coppice_btree::{Edit, Update};
 use coppice_client::command::{Command, Operation, Output};
 use coppice_client::error::{Error, Reason, Result};
 use coppice_client::map::PartitionMap;
@@ -263,7 +264,14 @@ impl Pipeline {
             return first.clone().command();
         }
         let operations = first.operations.iter().chain(works.flat_map(|work| &work.operations)).cloned();
-        Command::Many(operations.collect())
+        let operations: Vec<Operation> = operations.collect();
+        // A put answers the value before it, which nobody reads here: large ones would leave no room for other answers.
+        let only_puts = operations.iter().all(|operation| matches!(operation, Operation::Put { .. }));
+        let silent = |operation| match operation {
+            Operation::Put { key, value } => Operation::update(key, Update::new(Edit::Set(&value))),
+            other => other,
+        };
+        Command::Many(if only_puts { operations.into() } else { operations.into_iter().map(silent).collect() })
     }
 
     /// The work of a slot, if it is a part of its command.

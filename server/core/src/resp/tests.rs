@@ -367,6 +367,13 @@ fn requests_of_one_key_keep_their_order() {
     client.types("SET a 1|SET a 2|SET b 1|INCR b|SET b 5|SET b 6|SET c 1");
     assert_eq!(client.asked(), [5]);
     assert_eq!(client.says("GET a|GET b"), "+OK +OK +OK :2 +OK +OK +OK $1 2 $1 6");
+    // What is not asked for takes no room in the answer.
+    client.types("SET a 1|INCR b|SET c 1");
+    let Some(Effect::Ask(Ask { command: Command::Many(operations), .. })) = client.asked.front() else {
+        panic!("many")
+    };
+    assert!(operations.iter().all(|operation| matches!(operation, coppice_client::Operation::Update { .. })));
+    client.says("");
     client.types("SET a 7|SET a 8");
     assert_eq!(client.asked(), [1]);
     client.answer(Some(failed(Reason::Full("x".into()))));
