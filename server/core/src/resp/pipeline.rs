@@ -52,6 +52,8 @@ struct Slot {
     state: State,
     /// Bytes of the request.
     bytes: usize,
+    /// It changes nothing.
+    reads: bool,
     /// Shares no command.
     alone: bool,
     /// Another one of its command writes over what it would write.
@@ -142,15 +144,21 @@ impl Pipeline {
 
     /// An answer that needs nothing, in its turn.
     pub fn reply(&mut self, reply: Reply) {
-        self.slots.push_back(Slot { state: State::Done(reply), bytes: 0, alone: false, is_overwritten: false });
+        self.slots.push_back(Slot {
+            state: State::Done(reply),
+            bytes: 0,
+            reads: true,
+            alone: false,
+            is_overwritten: false,
+        });
     }
 
     /// A request that the cluster is asked.
     pub fn push(&mut self, work: Work) {
-        let bytes = work.bytes();
+        let (bytes, reads) = (work.bytes(), work.is_read());
         self.bytes += bytes;
         self.waiting += 1;
-        self.slots.push_back(Slot { state: State::Waiting(work), bytes, alone: false, is_overwritten: false });
+        self.slots.push_back(Slot { state: State::Waiting(work), bytes, reads, alone: false, is_overwritten: false });
     }
 
     /// Asks what is ready.
@@ -173,7 +181,7 @@ impl Pipeline {
                     continue;
                 }
             };
-            let read = work.is_read();
+            let read = slot.reads;
             let shares = !slot.alone && !read && work.answers_little();
             let open = partition.and_then(|at| shared.iter_mut().find(|open| open.partition == at));
             let open = open.filter(|open| {
@@ -294,7 +302,7 @@ impl Pipeline {
         for number in numbers {
             let Some(slot) = self.slots.get_mut((number - self.first) as usize) else { continue };
             let State::Asked(work) = std::mem::replace(&mut slot.state, State::Done(Reply::Nil)) else { continue };
-            let read = work.is_read();
+            let read = slot.reads;
             for key in work.keys() {
                 if let Some(used) = self.uses.get_mut(key) {
                     let count = if read { &mut used.readers } else { &mut used.writers };
