@@ -17,12 +17,15 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct Pairs(State);
 
+/// Gives the range back, and whether there is a chunk.
+type Waiting = Pin<Box<dyn Future<Output = (Box<RangeStream>, Result<bool>)> + Send>>;
+
 /// Who has the range.
 enum State {
     /// This stream does: the next pair may be at hand.
     Here(Box<RangeStream>),
     /// The next chunk is waited for, and the range comes back with it; `false`: there is none.
-    Waits(Pin<Box<dyn Future<Output = (Box<RangeStream>, Result<bool>)> + Send>>),
+    Waits(Waiting),
     /// Nobody: all pairs were given out, or an error was.
     Over,
 }

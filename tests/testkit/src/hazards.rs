@@ -313,8 +313,7 @@ pub const OTHERS: &[&str] = &[
     "client_unsure_is_sure",
     // Or, where more clients want sessions than there are, one opened again as soon as another's ended it, for ever.
     "client_reopens_at_once",
-    // A frame that was damaged on its way is taken, or one that announces more than any may hold is waited for
-    // (hazards.md 8).
+    // A damaged frame is taken, or one that announces more than any may hold is waited for (hazards.md 8).
     "frame_checksum_unchecked",
     "frame_length_unchecked",
     // Decided batches that exist in memory only are trimmed or told as durable (protocol.md 1.3).
@@ -331,14 +330,12 @@ pub const OTHERS: &[&str] = &[
     "phase1_impatient",
     // A directory that lost its head is taken for a new one, and what it holds is deleted.
     "headless_is_new",
-    // An older program opens a directory that holds what it misunderstands (operations.md 5.7).
+    // An older program opens a directory, or joins a cluster, that it misunderstands (operations.md 5.7).
     "level_not_noted",
-    // The feature level is raised although a node has come that was not asked.
     "raised_over_a_new_node",
     // The file of a trimmed segment becomes another one with its old header: a start finds it under a wrong name.
     "reused_keeps_header",
-    // A crowd that says nothing takes the places of clients; an `init` whose answer was lost hears that another one
-    // formed the cluster.
+    // A crowd takes the places of clients; an `init` whose answer was lost hears that another one formed the cluster.
     "crowd_drives_out",
     "init_forgets",
     "founds_otherwise",
@@ -361,10 +358,9 @@ pub const OTHERS: &[&str] = &[
     "fullness_untold",
     // A node whose memory is spent takes nothing more although its group has no majority without it: nobody leads.
     "spent_memory_loses_all",
-    // Operations run although a guard does not hold.
+    // Operations run although a guard does not hold. A replica judges by its clock whether a key expires; a snapshot
+    // forgets when; a key that is written anew expires as before; a new leader counts from nothing (protocol.md 11).
     "guard_ignored",
-    // A replica judges by its clock whether a key expires; a snapshot forgets when; a key that is written anew expires
-    // as before; a new leader counts the time from nothing (protocol.md 11).
     "expiry_by_local_clock",
     "expiry_lost_in_snapshot",
     "put_keeps_expiry",
@@ -581,8 +577,7 @@ pub const OTHERS: &[&str] = &[
     "trap_broken_chain",
     "trap_unanswered_observer",
     "version_chain_unchecked",
-    // A damaged chunk of a backup is taken; a restore writes over keys, or does not compare what it reads back; of
-    // equal keys of an import the first row counts (operations.md 7).
+    // A damaged backup is restored, or over keys, or unproven; of equal keys the first row counts (operations.md 7).
     "chunk_unchecked",
     "restore_writes_over",
     "restore_unproven",
