@@ -38,7 +38,7 @@ fn pattern(bytes: &Bytes) -> Result<Bytes, Reply> {
 
 pub fn keys(arguments: &mut Arguments<'_>) -> Plan {
     let pattern = pattern(&arguments.strings[1])?;
-    let range = Range::prefix(&glob::prefix(&pattern)).keys_only().limit(ANSWER_MAX).limit_bytes(ANSWER_BYTES_MAX);
+    let range = Range::prefix(glob::prefix(&pattern)).keys_only().limit(ANSWER_MAX).limit_bytes(ANSWER_BYTES_MAX);
     planned(range, RangeAnswer::Keys(pattern))
 }
 
@@ -58,7 +58,7 @@ pub fn scan(arguments: &mut Arguments<'_>) -> Plan {
             return Err(syntax_error());
         }
     }
-    let mut range = Range::prefix(&wanted.as_deref().map(glob::prefix).unwrap_or_default());
+    let mut range = Range::prefix(wanted.as_deref().map(glob::prefix).unwrap_or_default());
     if cursor != 0 {
         let behind = arguments.cursors.behind(cursor).ok_or_else(|| {
             Reply::err("unknown cursor: the node that gave it knows it, until it restarts or has given 16384 others. Begin with 0")
