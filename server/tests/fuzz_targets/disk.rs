@@ -299,10 +299,12 @@ fn blobs() -> &'static Blobs {
 
 pub fn snapshot_streams() -> Vec<Shape> {
     let pairs = (0..40).map(|number| (format!("b{number:02}").into_bytes(), vec![b'v'; number]));
-    let stream: Vec<u8> = Encoder::new(head(), blobs(), pairs).flat_map(|chunk| chunk.bytes.to_vec()).collect();
-    let Fields { sessions, changes, configuration, directory } = blob_fields();
+    // In the place of the directory a partition has its time, and when its keys expire.
+    let of_partition = Blobs { directory: Bytes::from_static(&[5, 0, 0, 0, 0, 0, 0, 0]), ..blobs().clone() };
+    let stream: Vec<u8> = Encoder::new(head(), &of_partition, pairs).flat_map(|chunk| chunk.bytes.to_vec()).collect();
+    let Fields { sessions, changes, configuration, .. } = blob_fields();
     let shape = parse("Q Q Q Q *(ll)", &stream);
-    let blobs = [sessions, changes, configuration, directory];
+    let blobs = [sessions, changes, configuration];
     vec![blobs.iter().fold(shape, |shape, fields| shape.graft(&fields.whole(), fields))]
 }
 
@@ -354,6 +356,9 @@ pub fn run_snapshot_state(bytes: &[u8]) -> bool {
         _ => blobs.directory = damaged,
     }
     let partition = if which < 3 { PartitionId(1) } else { PartitionId::DIRECTORY };
+    if partition != PartitionId::DIRECTORY {
+        blobs.directory = Bytes::new();
+    }
     let head = Head { partition, ..head() };
     let Ok(mut loaded) = snapshot::restore(&head, &blobs, std::iter::empty()) else { return false };
     let before = loaded.machine.digest();
