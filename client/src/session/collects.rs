@@ -161,7 +161,8 @@ impl Session {
                     continue;
                 }
             };
-            if let CollectStart::Later = start {
+            // Keys come back after a pause, and hold nobody up.
+            if start == CollectStart::Later && !self.is_of_keys(key) {
                 let since = *self.collects.waits.get_or_insert(now);
                 if now - since < LATER_MAX {
                     return;

@@ -69,10 +69,24 @@ impl World {
             let behind = last.is_some_and(|last| if range.scan.reverse { key < last } else { key > last });
             key >= &range.low[..] && range.high.as_ref().is_none_or(|high| key < &high[..]) && !behind
         };
+        self.check_held(token, &given, inside);
+    }
+
+    /// There was a moment between its submission and its end at which these keys held just what it gave out.
+    pub fn check_keys(&self, token: u64, keys: &[coppice_client::Value]) {
+        let parts: Vec<_> = self.parts[&token].iter().map(|part| Part::decode(part).unwrap()).collect();
+        assert_eq!(parts.len(), keys.len(), "token {token}: a part for each key");
+        let given: Vec<(&[u8], &[u8])> = parts.iter().flat_map(Part::pairs).collect();
+        let inside = |key: &[u8]| keys.iter().any(|asked| asked[..] == *key);
+        assert!(given.iter().all(|(key, _)| inside(key)), "token {token}");
+        self.check_held(token, &given, inside);
+    }
+
+    fn check_held(&self, token: u64, given: &[(&[u8], &[u8])], inside: impl Fn(&[u8]) -> bool) {
         let mut now: Pairs = BTreeMap::new();
         self.partitions.iter().for_each(|partition| now.extend(partition.data.clone()));
         now.retain(|key, _| inside(key));
-        let given: Pairs = given.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+        let given: Pairs = given.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
         let (from, to) = (self.moments.submitted[&token], self.moments.ended[&token]);
         for at in (from..=self.moments.changes.len()).rev() {
             if at <= to && now == given {
