@@ -11,7 +11,7 @@ use coppice_client::tls::Files;
 use coppice_client::{
     Client, Command, Config, Error, ManyIf, Operation, Output, Range, ReadMode, ResumeToken, Tls, Token, Value,
 };
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -30,10 +30,16 @@ pub struct Core {
     /// What wakes the event loop, until it is taken.
     woken: Mutex<Option<UnixStream>>,
     timeout: Duration,
+    /// The process that has its thread and its connections.
+    process: u32,
 }
 
 impl Core {
     fn engine(&self) -> PyResult<Engine> {
+        // In a child that was forked the threads are gone, and locks that they held stay held.
+        if self.process != std::process::id() {
+            return Err(PyRuntimeError::new_err("a client does not survive a fork: make one in each process"));
+        }
         self.engine.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(closed)
     }
 
@@ -43,6 +49,15 @@ impl Core {
     {
         let is_closed = || self.engine.lock().unwrap_or_else(PoisonError::into_inner).is_none();
         self.engine()?.run(py, token, self.timeout, is_closed, verb)
+    }
+}
+
+impl Drop for Core {
+    /// What was forked is not ended: it would wait for threads and locks that are not there.
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            std::mem::forget(Arc::clone(&self.engine));
+        }
     }
 }
 
@@ -150,16 +165,29 @@ impl Core {
         } else {
             (Engine::blocking(endpoints, config)?, None)
         };
-        Ok(Core { engine: Arc::new(Mutex::new(Some(engine))), woken: Mutex::new(woken), timeout })
+        Ok(Core {
+            engine: Arc::new(Mutex::new(Some(engine))),
+            woken: Mutex::new(woken),
+            timeout,
+            process: std::process::id(),
+        })
     }
 
     /// The same client with another timeout.
     fn with_timeout(&self, seconds: f64) -> PyResult<Core> {
-        Ok(Core { engine: Arc::clone(&self.engine), woken: Mutex::default(), timeout: timeout(seconds)? })
+        Ok(Core {
+            engine: Arc::clone(&self.engine),
+            woken: Mutex::default(),
+            timeout: timeout(seconds)?,
+            process: self.process,
+        })
     }
 
     /// Ends the client. Calls that wait end with `Closed`, or unknown.
     fn close(&self, py: Python<'_>) {
+        if self.process != std::process::id() {
+            return;
+        }
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(engine));
     }

@@ -134,6 +134,33 @@ class Shape(unittest.TestCase):
             self.assertEqual(ended, ["Closed"])
 
 
+    def test_a_forked_child_is_told_to_make_its_own_client(self) -> None:
+        with Demo("--nodes", "1") as demo, Client(demo.endpoints, timeout=20) as client:
+            client.put("apple", "red")
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    client.get("apple")
+                except RuntimeError as error:
+                    with contextlib.suppress(coppice.CoppiceError):
+                        client.close()
+                        with Client(demo.endpoints, timeout=20) as own:
+                            code = 0 if "make one in each" in str(error) and own.get("apple") == b"red" else 2
+                finally:
+                    os._exit(code)
+            until = time.monotonic() + 40
+            ended, status = os.waitpid(child, os.WNOHANG)
+            while not ended and time.monotonic() < until:
+                time.sleep(0.02)
+                ended, status = os.waitpid(child, os.WNOHANG)
+            if not ended:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+            self.assertEqual((bool(ended), status), (True, 0))
+            self.assertEqual(client.get("apple"), b"red")
+
+
 class Verbs(unittest.TestCase):
     """The blocking client; `AsyncVerbs` runs the same with the other one."""
 
