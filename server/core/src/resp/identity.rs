@@ -31,8 +31,8 @@ pub struct ClientRow {
     pub since: u64,
     /// Its name.
     pub name: String,
-    /// The library that it uses, and its version.
-    pub library: [String; 2],
+    /// The client library that it uses, and its version.
+    pub driver: [String; 2],
     /// Its user.
     pub user: Option<String>,
     /// Whether it speaks RESP3.
@@ -42,12 +42,12 @@ pub struct ClientRow {
 impl ClientRow {
     /// Its line in CLIENT LIST.
     pub fn line(&self, id: u64, now: u64) -> String {
-        let ClientRow { address, own_address, since, name, library: [library, version], user, resp3 } = self;
+        let ClientRow { address, own_address, since, name, driver: [driver, version], user, resp3 } = self;
         let age = now.saturating_sub(*since) / 1_000;
         let user = user.as_deref().unwrap_or("default");
         let resp = if *resp3 { 3 } else { 2 };
         format!(
-            "id={id} addr={address} laddr={own_address} name={name} age={age} db=0 user={user} lib-name={library} \
+            "id={id} addr={address} laddr={own_address} name={name} age={age} db=0 user={user} lib-name={driver} \
              lib-ver={version} resp={resp}\n"
         )
     }
@@ -227,7 +227,7 @@ impl Identity {
                 };
                 match checked_name(&strings[3]) {
                     Ok(text) => {
-                        self.row.library[which] = text;
+                        self.row.driver[which] = text;
                         self.publish(context);
                         Reply::OK
                     }

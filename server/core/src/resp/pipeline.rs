@@ -2,9 +2,9 @@
 //!
 //! Requests of different keys are under way together; those of one key wait for each other, unless they share a
 //! command. Writes of one partition that are ready at the same time share one, as far as its bounds allow: a pipeline
-//! of writes costs one place in the log. Of values that it would write over each other only the last is written: nobody
-//! could read the others. Reads of one key that are ready at the same time share one too. If a shared command certainly
-//! did nothing, for a reason that may be of one of them, each is asked again alone.
+//! of writes costs one place in the log. Reads of one key that are ready
+//! at the same time share one too. If a shared command certainly did nothing, for a reason that may be of one of them,
+//! each is asked again alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -56,8 +56,6 @@ struct Slot {
     reads: bool,
     /// Shares no command.
     alone: bool,
-    /// Another one of its command writes over what it would write.
-    is_overwritten: bool,
 }
 
 /// Requests under way that use a key.
@@ -84,8 +82,6 @@ struct Shared {
     operations: usize,
     bytes: usize,
     slots: Vec<u64>,
-    /// Keys whose last operation is a plain write, and of which slot.
-    written: BTreeMap<Value, u64>,
 }
 
 /// See the module.
@@ -144,13 +140,7 @@ impl Pipeline {
 
     /// An answer that needs nothing, in its turn.
     pub fn reply(&mut self, reply: Reply) {
-        self.slots.push_back(Slot {
-            state: State::Done(reply),
-            bytes: 0,
-            reads: true,
-            alone: false,
-            is_overwritten: false,
-        });
+        self.slots.push_back(Slot { state: State::Done(reply), bytes: 0, reads: true, alone: false });
     }
 
     /// A request that the cluster is asked.
@@ -158,7 +148,7 @@ impl Pipeline {
         let (bytes, reads) = (work.bytes(), work.is_read());
         self.bytes += bytes;
         self.waiting += 1;
-        self.slots.push_back(Slot { state: State::Waiting(work), bytes, reads, alone: false, is_overwritten: false });
+        self.slots.push_back(Slot { state: State::Waiting(work), bytes, reads, alone: false });
     }
 
     /// Asks what is ready.
@@ -168,7 +158,6 @@ impl Pipeline {
         }
         let (mut blocked, mut passed_over) = (BTreeSet::<Value>::new(), 0);
         let (mut shared, mut reads) = (Vec::<Shared>::new(), BTreeMap::<Value, u64>::new());
-        let mut overwritten: Vec<u64> = Vec::new();
         let before = self.next_call;
         let Pipeline { slots, first, calls, next_call, uses, waiting, .. } = self;
         for (number, slot) in (*first..).zip(slots) {
@@ -220,19 +209,11 @@ impl Pipeline {
                     used.call = call;
                 }
             }
-            let written = |work: &Work| match &work.operations[..] {
-                [Operation::Put { key, .. }] => Some(key.clone()),
-                _ => None,
-            };
             match (open, partition, same.and_then(|call| calls.get_mut(&call))) {
                 (Some(open), ..) => {
                     open.operations += work.operations.len();
                     open.bytes += slot.bytes;
                     open.slots.push(number);
-                    match written(work) {
-                        Some(key) => overwritten.extend(open.written.insert(key, number)),
-                        None => work.keys().for_each(|key| _ = open.written.remove(key)),
-                    }
                 }
                 (None, Some(partition), _) if shares => {
                     // One that is full gives its place to this one.
@@ -241,8 +222,7 @@ impl Pipeline {
                         calls.insert(full.call, Call { slots: full.slots, is_same: false });
                     }
                     let (operations, bytes) = (work.operations.len(), slot.bytes);
-                    let written = written(work).map(|key| (key, number)).into_iter().collect();
-                    shared.push(Shared { partition, call, operations, bytes, slots: vec![number], written });
+                    shared.push(Shared { partition, call, operations, bytes, slots: vec![number] });
                 }
                 (_, _, Some(same)) => same.slots.push(number),
                 _ => {
@@ -254,11 +234,6 @@ impl Pipeline {
             slot.state = State::Asked(work);
         }
         calls.extend(shared.into_iter().map(|open| (open.call, Call { slots: open.slots, is_same: false })));
-        for number in overwritten {
-            if let Some(slot) = self.slots.get_mut((number - self.first) as usize) {
-                slot.is_overwritten = true;
-            }
-        }
         let asked = self.calls.range(before + 1..);
         asks.extend(asked.map(|(&number, call)| Ask { call: number, command: self.command(call) }));
     }
@@ -285,7 +260,7 @@ impl Pipeline {
     /// The work of a slot, if it is a part of its command.
     fn asked(&self, number: u64) -> Option<&Work> {
         match self.slots.get((number - self.first) as usize)? {
-            Slot { state: State::Asked(work), is_overwritten: false, .. } => Some(work),
+            Slot { state: State::Asked(work), .. } => Some(work),
             _ => None,
         }
     }
@@ -312,7 +287,6 @@ impl Pipeline {
                     }
                 }
             }
-            let is_overwritten = std::mem::take(&mut slot.is_overwritten);
             if retry {
                 slot.alone = true;
                 slot.state = State::Waiting(work);
@@ -321,7 +295,6 @@ impl Pipeline {
             }
             slot.state = State::Done(match (&error, &mut rest) {
                 (Some(error), _) => errors::reply(error, work.keys(), map),
-                (None, Some(_)) if is_overwritten => Reply::OK,
                 (None, Some(rest)) if is_same => work.answer.reply(rest.as_slice(), now),
                 (None, Some(rest)) => {
                     let own: Vec<OpResult> = rest.take(work.operations.len()).collect();
