@@ -2,7 +2,6 @@
 //! no way back. `COPPICE_BEFORE` names the program of the version before (`.ci/run upgrade` builds it).
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use crate::common::cluster::Writer;
 use crate::support::{Cluster, Said, eventually, program};
@@ -113,7 +112,6 @@ fn a_rolling_upgrade_loses_nothing_and_there_is_a_way_back_until_the_level_is_ra
     let longest = writer.check_with(&cluster.client());
     println!("no write waited longer than {longest:?}");
     (0..3).for_each(|index| cluster.kill(index));
-    std::thread::sleep(Duration::from_millis(10));
     (0..3).for_each(|index| own(&mut cluster, index));
     cluster.healthy();
     // Digests are compared where instances come to this number.
