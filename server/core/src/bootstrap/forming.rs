@@ -76,7 +76,6 @@ impl Bootstrap {
         Init::Form(Box::new(Forming {
             request,
             address: process.address,
-            own: process.cluster,
             cluster: process.cluster.unwrap_or(drawn),
             unheard: seeds.iter().skip(asked).cloned().collect(),
             seeds,
@@ -109,9 +108,7 @@ pub struct Forming {
     request: InitRequest,
     /// The peer port of this process, the first seed.
     address: String,
-    /// The cluster to which this process belongs: an interrupted `init` goes on.
-    own: Option<ClusterId>,
-    /// The cluster that is formed.
+    /// The cluster that is formed: that of this process, else one that only this process has drawn.
     cluster: ClusterId,
     seeds: Vec<String>,
     /// Seeds that have yet to say who they are.
@@ -225,9 +222,10 @@ impl Forming {
         ControlFlow::Break(AdminReply::Initialized { cluster: self.cluster, nodes, partitions, existed })
     }
 
-    /// Whoever belongs to another cluster stands in the way, or to one that is whole.
+    /// Whoever belongs to another cluster stands in the way, or to one that is whole. What an `init` has begun that was
+    /// interrupted, or is under way beside this one, is gone on with.
     fn on_identified(&mut self, now: Time, seed: &str, who: Identified) -> Next {
-        let stands_in_the_way = |cluster| Some(cluster) != self.own || who.size.is_some();
+        let stands_in_the_way = |cluster| cluster != self.cluster || who.size.is_some();
         if let Some((cluster, node)) = who.identity.filter(|&(cluster, _)| stands_in_the_way(cluster)) {
             if let (true, Some((nodes, partitions))) = (self.request.if_needed, who.size) {
                 return ControlFlow::Break(AdminReply::Initialized { cluster, nodes, partitions, existed: true });
@@ -368,6 +366,18 @@ mod tests {
     fn an_interrupted_init_goes_on_with_the_cluster_that_it_began() {
         let mut forming = forming(Some(OURS), false);
         until_created(&mut forming, [Some((OURS, 2)), None]);
+    }
+
+    /// A client gives up while its `init` goes on, and asks again: the second one finds seeds that the first one has
+    /// made nodes since it began.
+    #[test]
+    fn an_init_beside_another_one_of_the_same_process_forms_the_same_cluster() {
+        let mut bootstrap = Bootstrap::default();
+        let Init::Form(_) = init(&mut bootstrap, None, 0, request(false)) else { panic!("the first seed") };
+        let Init::Form(mut second) = init(&mut bootstrap, None, 0, InitRequest { nonce: 8, ..request(true) }) else {
+            panic!("the first seed")
+        };
+        until_created(&mut second, [Some((OURS, 2)), Some((OURS, 3))]);
     }
 
     /// A compose file runs `init --if-needed` at every start.
