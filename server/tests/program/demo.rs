@@ -65,7 +65,14 @@ fn a_demo_serves_and_ctrl_c_leaves_nothing() {
     let _beside = demo_beside_others();
     let mut demo = Demo::start(&["--no-prompt"]);
     let said = &demo.running.said;
-    assert!(said[0].starts_with("coppice 0.1.0 demo: 3 nodes, 4 partitions x 3 replicas, flush fdatasync"), "{said:?}");
+    assert!(
+        said[0].starts_with(concat!(
+            "coppice ",
+            env!("CARGO_PKG_VERSION"),
+            " demo: 3 nodes, 4 partitions x 3 replicas, flush fdatasync"
+        )),
+        "{said:?}"
+    );
     assert_eq!(demo.pids.len(), 3);
     assert_eq!(temporary(&demo.scratch).len(), 1);
     let next = demo.running.line("next: ");
@@ -148,7 +155,11 @@ fn a_kept_demo_is_resumed_as_it_was() {
     assert!(out.contains(&format!("data in {kept}")), "{out}");
     let (code, out, err) = exec(&[], "get apple");
     assert_eq!(code, Some(0), "{out}{err}");
-    assert!(out.starts_with("coppice 0.1.0 demo: 1 node, 2 partitions x 1 replica") && out.contains("red"), "{out}");
+    assert!(
+        out.starts_with(concat!("coppice ", env!("CARGO_PKG_VERSION"), " demo: 1 node, 2 partitions x 1 replica"))
+            && out.contains("red"),
+        "{out}"
+    );
     let (code, _, err) = exec(&["--nodes", "3"], "get apple");
     assert_eq!(code, Some(2), "{err}");
     assert!(
