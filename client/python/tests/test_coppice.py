@@ -98,6 +98,8 @@ class Shape(unittest.TestCase):
         self.assertIn("refused the connection", str(raised.exception))
 
     def test_ctrl_c_ends_a_blocking_call(self) -> None:
+        # Where the tests run in the background, the shell has had them ignore it.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
         with socket.socket() as silent:
             silent.bind(("127.0.0.1", 0))
             silent.listen()
