@@ -263,6 +263,9 @@ pub async fn change(
         };
     }
     if key == FEATURE_LEVEL_KEY && value.is_some() && !confirm.yes {
+        if let Err(error) = would_be(&admin, key, value).await {
+            return failed(&error);
+        }
         output.note(NO_WAY_BACK)?;
         if !shape::agreed(context, output)? {
             return Ok(Err(shape::disagreed(context)));
