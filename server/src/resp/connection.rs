@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use coppice_client::channel::Channel;
-use coppice_client::command::Output;
+use coppice_client::command::{Command, Output};
 use coppice_client::error::Result;
 use coppice_client::token::Token;
-use coppice_client::{Callback, Client};
+use coppice_client::{Callback, Client, OpResult};
 use coppice_core::access::Access;
 use coppice_core::cost::{Account, ClientBytes};
 use coppice_core::resp::door::Limits;
 use coppice_core::resp::identity::ClientRow;
+use coppice_core::resp::pipeline::Ask;
 use coppice_core::resp::plan::Ranged;
 use coppice_core::resp::{Door, Effect, Input};
 use tokio::sync::{Notify, watch};
@@ -208,6 +209,16 @@ impl Connection {
         let mut is_stranger = false;
         for effect in effects {
             match effect {
+                Effect::Ask(Ask { call, command: Command::Many(gets), gets_anywhere: true }) => {
+                    let (client, inbox) = (self.client.clone(), Arc::clone(&self.inbox));
+                    crate::task::spawn(async move {
+                        let keys = gets.iter().map(|get| get.key().to_vec());
+                        let values = client.get_many(keys).await;
+                        let results =
+                            |values: Vec<_>| values.into_iter().map(|value| OpResult::Get { value }).collect();
+                        inbox.push(Done::Answered(call, values.map(results).map(Output::Many)));
+                    });
+                }
                 Effect::Ask(ask) => {
                     if let Err(error) = self.client.submit(ask.command, &self.callback, ask.call) {
                         self.inbox.push(Done::Answered(ask.call, Err(error)));

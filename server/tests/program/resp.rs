@@ -70,6 +70,7 @@ fn any_node_takes_any_key_and_answers_in_order() {
     clients[0].says("GET a|GET z|DBSIZE|KEYS *", "$1 3 $1 4 :2 *2 $1 a $1 z");
     clients[1].says("MULTI|INCR a|INCR a|EXEC", "+OK +QUEUED +QUEUED *2 :4 :5");
     assert!(clients[2].line("MSET a 1 z 1").starts_with("-CROSSPARTITION keys a (p1) and z (p2)"));
+    clients[2].says("MGET a z none a", "*4 $1 5 $1 4 $-1 $1 5");
     // The native port has the same keys.
     assert_eq!(cluster.run(&["get", "a"]).out, "5");
     // A thousand requests at once.
@@ -105,7 +106,7 @@ fn a_user_shows_its_token_and_is_held_to_its_role() {
     assert_eq!(client.line("GET a"), "-NOAUTH Authentication required: AUTH with a user's token");
     assert!(client.line("AUTH wrong").starts_with("-WRONGPASS"));
     client.says(&format!("AUTH root {admin}|SET a 1|SET b 1"), "+OK +OK +OK");
-    client.says(&format!("AUTH {reader}|GET a"), "+OK $1 1");
+    client.says(&format!("AUTH {reader}|GET a|MGET a ab"), "+OK $1 1 *2 $1 1 $-1");
     assert!(client.line("GET b").starts_with("-NOPERM user ann does not have role read for key b"));
     assert!(client.line("SET a 2").starts_with("-NOPERM user ann does not have role write"));
     assert_eq!(cluster.run(&["--token-file", token_file, "user", "remove", "ann"]).code, 0);

@@ -369,7 +369,7 @@ impl Door {
             In::Watch => match self.transaction.watch(strings[1..].iter().map(|key| Value::from(&key[..])).collect()) {
                 Ok(work) => {
                     let call = self.pipeline.draw_call();
-                    effects.push(Effect::Ask(Ask { call, command: work.clone().command() }));
+                    effects.push(Effect::Ask(Ask { call, command: work.clone().command(), gets_anywhere: false }));
                     self.exclusive = Some((call, Exclusive::Watch(work)));
                     return;
                 }

@@ -36,6 +36,8 @@ pub struct Ask {
     pub call: u64,
     /// A get is served as a read.
     pub command: Command,
+    /// It gets keys as of one moment, wherever they lie.
+    pub gets_anywhere: bool,
 }
 
 #[derive(Debug)]
@@ -158,11 +160,13 @@ impl Pipeline {
         }
         let (mut blocked, mut passed_over) = (BTreeSet::<Value>::new(), 0);
         let (mut shared, mut reads) = (Vec::<Shared>::new(), BTreeMap::<Value, u64>::new());
+        let mut anywhere = BTreeSet::new();
         let before = self.next_call;
         let Pipeline { slots, first, calls, next_call, uses, waiting, .. } = self;
         for (number, slot) in (*first..).zip(slots) {
             let State::Waiting(work) = &slot.state else { continue };
             let partition = match partition_of(map, work) {
+                _ if work.gets_anywhere() => None,
                 Ok(partition) => partition,
                 Err(reply) => {
                     slot.state = State::Done(reply);
@@ -226,6 +230,7 @@ impl Pipeline {
                 }
                 (_, _, Some(same)) => same.slots.push(number),
                 _ => {
+                    anywhere.extend(work.gets_anywhere().then_some(call));
                     reads.extend(work.get().map(|key| (key.clone(), call)));
                     calls.insert(call, Call { slots: vec![number], is_same: true });
                 }
@@ -235,7 +240,11 @@ impl Pipeline {
         }
         calls.extend(shared.into_iter().map(|open| (open.call, Call { slots: open.slots, is_same: false })));
         let asked = self.calls.range(before + 1..);
-        asks.extend(asked.map(|(&number, call)| Ask { call: number, command: self.command(call) }));
+        asks.extend(asked.map(|(&number, call)| Ask {
+            call: number,
+            command: self.command(call),
+            gets_anywhere: anywhere.contains(&number),
+        }));
     }
 
     /// The command of a call.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use coppice_btree::UpdateOutcome;
 use coppice_client::command::{Command, Operation, Output};
-use coppice_client::{OpResult, Range, Value};
+use coppice_client::{KEYS_MAX, OpResult, Range, Value};
 
 use super::cursors::Cursors;
 use super::number;
@@ -192,6 +192,11 @@ impl Work {
             [Operation::Get { key }] if self.guards.is_empty() => Some(key),
             _ => None,
         }
+    }
+
+    /// Whether it gets values as of one moment, wherever the keys lie.
+    pub fn gets_anywhere(&self) -> bool {
+        self.answer == Answer::Values && self.guards.is_empty() && self.operations.len() <= KEYS_MAX
     }
 
     /// Whether it changes nothing.
