@@ -54,12 +54,12 @@ impl Tree {
         }
     }
 
-    /// Executes an [`Update`]. Apart from the others, which are shorter.
+    /// Executes an [`Update`]. Never inlined, so that the short operations beside it stay short.
     #[inline(never)]
     fn update(&mut self, key: &[u8], terms: &[u8], undo: &mut Undo) -> OpResult {
         let mark = undo.mark();
         let current = self.get(key);
-        // Whoever decodes commands reads the terms first, so they can be read here.
+        // The decoder of commands has read the terms, so they are valid.
         let (outcome, change, returns) = match Update::read(terms) {
             Some(update) if !update.condition.holds(current) => (UpdateOutcome::Unmet, Change::Nothing, update.returns),
             Some(update) => match update.edit.apply(current) {

@@ -83,7 +83,8 @@ mod tests {
 
     use super::*;
 
-    /// Attempts to connect follow each other every 100 ms, and a name service may be silent for 30 s: threads piled up.
+    /// Attempts to connect follow each other every 100 ms, and a name service may be silent for 30 s: a thread for
+    /// each attempt would pile up.
     #[test]
     fn attempts_share_a_lookup_and_the_next_one_looks_anew() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

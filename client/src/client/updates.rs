@@ -322,7 +322,7 @@ impl Client {
         }
     }
 
-    /// Removes these keys, together unless a border comes between them; how many were there.
+    /// Removes these keys, together unless a boundary lies between them; how many were there.
     async fn delete_all(&self, keys: &[Value]) -> Result<u64> {
         let update = Update::new(Edit::Remove).when(Condition::Present);
         let operations: Vec<Operation> = keys.iter().map(|key| Operation::update(key.clone(), update)).collect();

@@ -202,7 +202,7 @@ async fn stream(
     }
     if let Some(chunk) = cutter.finish() {
         moment.digest = moment.digest.and(chunk.summary().digest);
-        // As above.
+        // A writer that has failed says why itself.
         let _ = chunks.send(chunk).await;
     }
     told(Progress::Read(moment.pairs, moment.bytes));

@@ -32,7 +32,7 @@ impl Cuts {
         self.sides.is_empty() && self.delays.is_empty()
     }
 
-    /// As they were said.
+    /// The commands of the prompt that make them.
     pub fn said(&self) -> Vec<String> {
         let sides = self.sides.iter().map(|side| side.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
         let cut = Some(sides.collect::<Vec<_>>().join("|")).filter(|sides| !sides.is_empty());

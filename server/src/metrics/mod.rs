@@ -100,7 +100,7 @@ impl Node {
         Log(Arc::clone(&self.0.log))
     }
 
-    /// The handle of the RESP door.
+    /// The handle of the RESP port.
     pub fn resp(&self) -> Resp {
         Resp(Arc::clone(&self.0.resp))
     }

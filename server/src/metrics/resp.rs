@@ -1,4 +1,4 @@
-//! What the RESP door writes.
+//! What the threads of the RESP port write.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use coppice_core::resp::door::Counted;
 
 use super::cells::Cell;
 
-/// The threads of the door write to the same cells: once for all that a turn of a connection answers.
+/// The threads of the port write to the same cells: once for all that a turn of a connection answers.
 #[derive(Clone, Debug)]
 pub struct Resp(pub(super) Arc<RespCells>);
 

@@ -1,4 +1,4 @@
-//! The clients through which a thread of the door asks: one for each user, shared by all connections of that user.
+//! The clients through which a thread of the port asks: one for each user, shared by all connections of that user.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! One connection of the door: reads its socket, carries out what its [`Door`] decides, writes the answers.
+//! One connection of the RESP port: reads its socket, carries out what its [`Door`] decides, writes the answers.
 
 use std::io::{self, IoSlice};
 use std::rc::Rc;
@@ -188,7 +188,7 @@ impl Connection {
         true
     }
 
-    /// One turn of the door. Returns whether it was shown wrong credentials.
+    /// One turn of the connection. Returns whether it was shown wrong credentials.
     fn turn(&mut self) -> bool {
         let (done, mut effects) = (self.inbox.take(), Vec::new());
         let Connection { node, door, access, input, .. } = self;

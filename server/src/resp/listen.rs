@@ -1,4 +1,4 @@
-//! Accepts the connections of one thread of the door.
+//! Accepts the connections of one thread of the RESP port.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

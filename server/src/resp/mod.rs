@@ -1,4 +1,4 @@
-//! The RESP door: threads of their own, off the way of native clients. Each accepts connections and carries out what
+//! The RESP port: threads of their own, off the way of native clients. Each accepts connections and carries out what
 //! their [`Door`](coppice_core::resp::Door) decides; operations reach the cluster through the client library, so that
 //! many connections pack together. It knows no replica and no worker.
 
@@ -22,16 +22,16 @@ use tokio::sync::watch;
 
 use crate::shared::Shared;
 
-/// How long a stopping node waits for the requests of this door.
+/// How long a stopping node waits for the requests of this port.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the threads of the door share.
+/// What the threads of the port share.
 struct Node {
     shared: Arc<Shared>,
     view: Mutex<NodeView>,
-    /// Where this node's clients connect: the door is one of them.
+    /// Where this node's clients connect: the threads of the port are among them.
     native: String,
-    /// Where clients are told that this door is.
+    /// Where clients are told that this port is.
     address: String,
     started: Instant,
     /// Everything durable is read.
@@ -40,7 +40,7 @@ struct Node {
     connections: AtomicU64,
 }
 
-/// The threads of the door.
+/// The threads of the port.
 pub struct Server {
     node: Arc<Node>,
     stop: watch::Sender<bool>,
@@ -69,7 +69,7 @@ impl Server {
         });
         let (stop, stopped) = watch::channel(false);
         let mut server = Server { node, stop, threads: Vec::new() };
-        // Half as many as worker threads: an operation costs a worker more than it costs the door.
+        // Half as many as worker threads: an operation costs a worker more than it costs this port.
         for index in 0..shared.config.worker_threads.div_ceil(2) {
             let listener = listener.try_clone()?;
             listener.set_nonblocking(true)?;
@@ -117,7 +117,7 @@ impl Node {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// Calls `step` with what a step of a door may look at.
+    /// Calls `step` with what a step of a connection may look at.
     fn with_context<T>(&self, access: &Access, step: impl FnOnce(&mut Context<'_>) -> T) -> T {
         let map = self.shared.cluster.map();
         let loading = (!self.is_open()).then(|| self.shared.recovery.text());

@@ -1,4 +1,4 @@
-//! What a stranger types at the RESP port: requests in both forms, and all that a door makes of them.
+//! What a stranger types at the RESP port: requests in both forms, and all that a connection makes of them.
 
 use bytes::BytesMut;
 use coppice_client::error::{Error, Failure, Place, Reason};

@@ -119,7 +119,7 @@ impl Client {
     }
 
     /// A command whose effect depends on what is there, on keys beside `key`: the nearest of them share a partition
-    /// with it where no border comes between.
+    /// with it where no boundary lies between.
     pub fn update(&mut self, key: &Bytes, others: &[Bytes]) -> Command {
         let beyond = |key: &Bytes| Value::from([&key[..], &[BEYOND]].concat());
         let names: Vec<Value> = others.iter().chain([key]).map(beyond).collect();

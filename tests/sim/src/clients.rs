@@ -153,7 +153,7 @@ impl World {
                 let waiting = Waiting { index, key, command, pairs, beyond, positions, ticket, limit, resumed, floor };
                 each.waiting.insert(token, waiting);
             }
-            // By the client's map, a border lies between the keys.
+            // By the client's map, a boundary lies between the keys.
             Err(SubmitError::Refused(_)) if matches!(call, Call::Many(_)) || stale => {
                 self.coverage.note("client: a border lies between the keys of one call");
             }

@@ -146,14 +146,14 @@ class AsyncClient:
         return cast("List[Optional[bytes]]", await self._calls.call(self._core.get_many, list(keys)))
 
     async def put(self, key: Bytes, value: Bytes, *, ttl: Optional[float] = None) -> Optional[bytes]:
-        """Writes, whether or not the key was there; the previous value. ``ttl``: the key expires after so many seconds, and
-        soon after that it is gone; without it the key stays.
+        """Writes, whether or not the key was there; the previous value. ``ttl``: the key expires after so many seconds,
+        and soon after that it is gone; without it the key stays.
         """
         return cast("Optional[bytes]", await self._calls.call(self._core.one, Operation.put(key, value, ttl=ttl)))
 
     async def expire(self, key: Bytes, ttl: float) -> bool:
-        """Lets a key expire after so many seconds, whatever it did before; whether it is there. A put ends that, an update
-        keeps it.
+        """Lets a key expire after so many seconds, whatever it did before; whether it is there. A put ends that, an
+        update keeps it.
         """
         return cast(bool, await self._calls.call(self._core.one, Operation.expire(key, ttl)))
 
@@ -182,8 +182,8 @@ class AsyncClient:
         return cast(Cas, await self._calls.call(self._core.one, Operation.cas(key, expected, value)))
 
     async def increment(self, key: Bytes, by: int = 1) -> int:
-        """Adds to a decimal integer of 64 bits; the sum. An absent key counts as 0. NotDone: the value is no integer, or
-        the sum is out of range.
+        """Adds to a decimal integer of 64 bits; the sum. An absent key counts as 0. NotDone: the value is no integer,
+        or the sum is out of range.
         """
         return cast(int, await self._calls.call(self._core.one, Operation.increment(key, by)))
 
@@ -192,12 +192,12 @@ class AsyncClient:
         return cast(int, await self._calls.call(self._core.one, Operation.append(key, value)))
 
     async def rename(self, key: Bytes, to: Bytes) -> bool:
-        """Gives the value of a key to another one of the same partition; whether there was one. What that held is lost."""
+        """Gives the value of a key to another of the same partition, over what that holds; whether there was one."""
         return cast(bool, await self._calls.call(self._core.one, Operation.rename(key, to)))
 
     async def many(self, operations: Iterable[Operation]) -> Optional[List[Any]]:
-        """Executes operations of one partition together, at one moment. Their results, in order; an operation that is not
-        done has its NotDone there. None: executed, but the results are more than an answer can hold.
+        """Executes operations of one partition together, at one moment. Their results, in order; an operation that is
+        not done has its NotDone there. None: executed, but the results are more than an answer can hold.
         """
         return cast("Optional[List[Any]]", await self._calls.call(self._core.many, list(operations)))
 
@@ -208,8 +208,8 @@ class AsyncClient:
         return _common.many_if_of(await self._calls.call(self._core.many_if, list(guards), list(operations)))
 
     async def execute(self, operations: Iterable[Operation]) -> List[Any]:
-        """Executes operations of any partitions, each for itself and in any order. A result or an exception each, in the
-        order given: look at each.
+        """Executes operations of any partitions, each for itself and in any order. A result or an exception each, in
+        the order given: look at each.
         """
         return cast("List[Any]", await self._calls.call(self._core.execute, list(operations)))
 
@@ -239,8 +239,8 @@ class AsyncClient:
         prefix: Optional[Bytes] = None,
         limit: Optional[int] = None,
     ) -> int:
-        """Removes the keys from ``low`` to before ``high``, or with a prefix; how many. Up to 1000 keys of a partition go
-        at one moment, the whole range does not: repeat it after an error.
+        """Removes the keys from ``low`` to before ``high``, or with a prefix; how many. Up to 1000 keys of a partition
+        go at one moment, the whole range does not: repeat it after an error.
         """
         most = _common.pairs_max(limit)
         bounds = _common.bounds_to_delete(low, high, prefix)

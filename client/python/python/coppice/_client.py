@@ -15,10 +15,10 @@ class Client:
     """A connection to a cluster, for threads, which may share one: what they ask at the same time travels together.
 
     endpoints: nodes as ``"host:port"``, or several with commas between them, or a list; None: ``COPPICE_ENDPOINTS``,
-    else the nodes of ``coppice demo``. timeout: seconds in which every call ends. token, token_file: whom it acts for; else
-    ``COPPICE_TOKEN_FILE``. tls_ca, tls_cert, tls_key: PEM files; else ``COPPICE_TLS_CA``, ``_CERT`` and ``_KEY``; without
-    an authority nodes are spoken to in the clear. reads: ``"leader"`` (linearizable), ``"any"`` (linearizable, by any
-    replica) or ``"stale"``.
+    else the nodes of ``coppice demo``. timeout: seconds in which every call ends. token, token_file: whom it acts for;
+    else ``COPPICE_TOKEN_FILE``. tls_ca, tls_cert, tls_key: PEM files; else ``COPPICE_TLS_CA``, ``_CERT`` and ``_KEY``;
+    without an authority nodes are spoken to in the clear. reads: ``"leader"`` (linearizable), ``"any"`` (linearizable,
+    by any replica) or ``"stale"``.
 
     It connects when it is first used. A key has up to 4 KiB, a value up to 1 MiB. A call releases Python's lock while
     it waits, and Ctrl-C ends it: a write may then have been executed.
@@ -79,14 +79,14 @@ class Client:
         return cast("List[Optional[bytes]]", self._core.get_many(None, list(keys)))
 
     def put(self, key: Bytes, value: Bytes, *, ttl: Optional[float] = None) -> Optional[bytes]:
-        """Writes, whether or not the key was there; the previous value. ``ttl``: the key expires after so many seconds, and
-        soon after that it is gone; without it the key stays.
+        """Writes, whether or not the key was there; the previous value. ``ttl``: the key expires after so many seconds,
+        and soon after that it is gone; without it the key stays.
         """
         return cast("Optional[bytes]", self._core.one(None, Operation.put(key, value, ttl=ttl)))
 
     def expire(self, key: Bytes, ttl: float) -> bool:
-        """Lets a key expire after so many seconds, whatever it did before; whether it is there. A put ends that, an update
-        keeps it.
+        """Lets a key expire after so many seconds, whatever it did before; whether it is there. A put ends that, an
+        update keeps it.
         """
         return cast(bool, self._core.one(None, Operation.expire(key, ttl)))
 
@@ -115,8 +115,8 @@ class Client:
         return cast(Cas, self._core.one(None, Operation.cas(key, expected, value)))
 
     def increment(self, key: Bytes, by: int = 1) -> int:
-        """Adds to a decimal integer of 64 bits; the sum. An absent key counts as 0. NotDone: the value is no integer, or
-        the sum is out of range.
+        """Adds to a decimal integer of 64 bits; the sum. An absent key counts as 0. NotDone: the value is no integer,
+        or the sum is out of range.
         """
         return cast(int, self._core.one(None, Operation.increment(key, by)))
 
@@ -125,12 +125,12 @@ class Client:
         return cast(int, self._core.one(None, Operation.append(key, value)))
 
     def rename(self, key: Bytes, to: Bytes) -> bool:
-        """Gives the value of a key to another one of the same partition; whether there was one. What that held is lost."""
+        """Gives the value of a key to another of the same partition, over what that holds; whether there was one."""
         return cast(bool, self._core.one(None, Operation.rename(key, to)))
 
     def many(self, operations: Iterable[Operation]) -> Optional[List[Any]]:
-        """Executes operations of one partition together, at one moment. Their results, in order; an operation that is not
-        done has its NotDone there. None: executed, but the results are more than an answer can hold.
+        """Executes operations of one partition together, at one moment. Their results, in order; an operation that is
+        not done has its NotDone there. None: executed, but the results are more than an answer can hold.
         """
         return cast("Optional[List[Any]]", self._core.many(None, list(operations)))
 
@@ -141,8 +141,8 @@ class Client:
         return _common.many_if_of(self._core.many_if(None, list(guards), list(operations)))
 
     def execute(self, operations: Iterable[Operation]) -> List[Any]:
-        """Executes operations of any partitions, each for itself and in any order. A result or an exception each, in the
-        order given: look at each.
+        """Executes operations of any partitions, each for itself and in any order. A result or an exception each, in
+        the order given: look at each.
         """
         return cast("List[Any]", self._core.execute(None, list(operations)))
 
@@ -172,8 +172,8 @@ class Client:
         prefix: Optional[Bytes] = None,
         limit: Optional[int] = None,
     ) -> int:
-        """Removes the keys from ``low`` to before ``high``, or with a prefix; how many. Up to 1000 keys of a partition go
-        at one moment, the whole range does not: repeat it after an error.
+        """Removes the keys from ``low`` to before ``high``, or with a prefix; how many. Up to 1000 keys of a partition
+        go at one moment, the whole range does not: repeat it after an error.
         """
         most = _common.pairs_max(limit)
         bounds = _common.bounds_to_delete(low, high, prefix)

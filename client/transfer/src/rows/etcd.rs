@@ -240,7 +240,7 @@ mod tests {
         ) {
             let mut bytes = snapshot();
             for (at, byte) in changes {
-                // Not the root pages, else no page behind them is looked at.
+                // The root pages stay whole: damaged, they would hide the pages behind them.
                 let at = 1024 + at % (bytes.len() - 1024);
                 bytes[at] = byte;
             }

@@ -1,4 +1,4 @@
-//! The commands of the RESP door: one row each gives arity, keys and words. `COMMAND`, `COMMAND DOCS`, the manual's
+//! The commands of the RESP port: one row each gives arity, keys and words. `COMMAND`, `COMMAND DOCS`, the manual's
 //! table and the dispatch are made from it.
 
 use super::keyspace;

@@ -9,7 +9,7 @@ use super::reply::Reply;
 /// Keys in errors are cut to so many bytes.
 const SHOWN_BYTES_MAX: usize = 64;
 
-/// Pause that a client is asked for when the cluster is busy, in milliseconds: the longest that ours take.
+/// Pause that a client is asked for when the cluster is busy, in milliseconds: the longest of the client library.
 const RETRY_MS: u64 = 500;
 
 /// The answer to a request about these keys whose call ended so.

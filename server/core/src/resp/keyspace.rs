@@ -217,7 +217,7 @@ fn drawn(first: &[u8], last: &[u8], draw: u64) -> Vec<u8> {
         bytes[..taken].copy_from_slice(&rest[..taken]);
         u64::from_be_bytes(bytes)
     };
-    // What was the last key may be one before the first by now.
+    // Keys change between the questions: the last key may lie before the first.
     let (low, high) = (number(first.min(last)), number(first.max(last)));
     let between = match (high - low).checked_add(1) {
         Some(count) => low + draw % count,

@@ -1,4 +1,4 @@
-//! The RESP door, without its sockets: what programs that speak Redis say becomes operations of the native client, and
+//! The RESP port, without its sockets: what programs that speak Redis say becomes operations of the native client, and
 //! their results become answers.
 //!
 //! | room | what |

@@ -41,7 +41,7 @@ pub struct Facts {
     pub memory: u64,
     /// Above which writes that grow are refused.
     pub memory_limit: u64,
-    /// Requests answered at this door since the start.
+    /// Requests answered at this port since the start.
     pub commands: u64,
     /// It reads its log, and serves later.
     pub is_recovering: bool,
@@ -95,7 +95,7 @@ pub fn command(strings: &[Bytes]) -> Reply {
     }
 }
 
-/// CONFIG GET: what stands fast, in the names of Redis.
+/// CONFIG GET: values that never change, in the names of Redis.
 pub fn config(strings: &[Bytes], limits: &Limits) -> Reply {
     if !strings[1].eq_ignore_ascii_case(b"GET") {
         let word: String = strings[1].escape_ascii().to_string().to_ascii_uppercase().chars().take(64).collect();

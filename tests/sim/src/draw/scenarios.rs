@@ -130,7 +130,7 @@ pub(super) fn isolate(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2]
     [Fault { at, kind: cut }, Fault { at: at + MS, kind: Kind::Pause { who, length } }]
 }
 
-/// A border or a place moves, and who leads there is lost on the way (hazards.md MV5 to MV12).
+/// A boundary or a place moves, and who leads there is lost on the way (hazards.md MV5 to MV12).
 pub(super) fn upset(plan: &Plan, at: Nanos, random: &mut Random) -> [Fault; 2] {
     let number = 10 + random.below(3);
     let kind = change(plan, number, random);

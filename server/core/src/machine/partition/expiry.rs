@@ -196,7 +196,7 @@ impl Expiry {
         due
     }
 
-    /// The first deadline in the index, which may be no longer true.
+    /// The first deadline in the index, which may be stale.
     pub fn next_due(&self) -> Option<u64> {
         let due = self.due.as_ref().filter(|due| due.unread.is_none())?;
         due.order.first().map(|(deadline, _)| *deadline)

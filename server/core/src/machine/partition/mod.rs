@@ -54,7 +54,7 @@ pub struct Partition {
     overlay: overlay::Overlay,
     changes: Changes,
     scratch: Scratch,
-    /// Not replicated: it only tells which parts of queries are ours to give.
+    /// Not replicated: it only tells which sub-ranges of queries this replica answers.
     holder: Holder,
     /// Tickets that counted since they were last asked for.
     placed: Vec<PlacedTicket>,
@@ -64,7 +64,7 @@ pub struct Partition {
 #[derive(Clone, Debug, Default)]
 struct Holder {
     me: Option<ReplicaId>,
-    /// While that replica leads, those who give parts by themselves. It gives those of others.
+    /// While that replica leads: the responders that answer themselves. It answers for all others.
     responders: Option<Box<[ReplicaId]>>,
 }
 
