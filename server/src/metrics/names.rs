@@ -62,7 +62,7 @@ pub enum Labels {
     /// `{partition,value,kind}`, see [`Tuned`].
     Tuning,
     Version,
-    /// `{result}`, see [`coppice_core::resp::door::Counted`].
+    /// `{result}`, see [`coppice_core::resp::connection::Counted`].
     Counted,
 }
 

@@ -7,7 +7,7 @@ use std::fmt::Error;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use coppice_core::resp::door::Counted;
+use coppice_core::resp::connection::Counted;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use coppice_core::resp::door::Counted;
+use coppice_core::resp::connection::Counted;
 
 use super::cells::Cell;
 

@@ -1,4 +1,4 @@
-//! One connection of the RESP port: reads its socket, carries out what its [`Door`] decides, writes the answers.
+//! One connection of the RESP port: reads its socket, carries out what its [`RespConnection`] decides, writes the answers.
 
 use std::io::{self, IoSlice};
 use std::rc::Rc;
@@ -13,11 +13,11 @@ use coppice_client::token::Token;
 use coppice_client::{Callback, Client, OpResult};
 use coppice_core::access::Access;
 use coppice_core::cost::{Account, ClientBytes};
-use coppice_core::resp::door::Limits;
+use coppice_core::resp::connection::Limits;
 use coppice_core::resp::identity::ClientRow;
 use coppice_core::resp::pipeline::Ask;
 use coppice_core::resp::plan::Ranged;
-use coppice_core::resp::{Door, Effect, Input};
+use coppice_core::resp::{Effect, Input, RespConnection};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -69,7 +69,7 @@ struct Connection {
     node: Arc<Node>,
     clients: Rc<Clients>,
     channel: Channel,
-    door: Door,
+    resp: RespConnection,
     id: u64,
     client: Client,
     token: Option<Token>,
@@ -110,13 +110,13 @@ impl Connection {
         let bounds =
             Limits { requests: limits.inflight, bytes: usize::try_from(limits.inflight_bytes).unwrap_or(usize::MAX) };
         let (id, access) = (node.next_connection(), node.shared.cluster.access());
-        let door = node.with_context(&access, |context| Door::new(id, row, bounds, context));
+        let resp = node.with_context(&access, |context| RespConnection::new(id, row, bounds, context));
         let client = clients.take(&node, None);
         Connection {
             node,
             clients,
             channel,
-            door,
+            resp,
             id,
             client,
             token: None,
@@ -141,20 +141,20 @@ impl Connection {
             if is_stranger {
                 tokio::time::sleep(STRANGER_WAITS).await;
             }
-            charge.resize(self.door.bytes() + self.input.len());
+            charge.resize(self.resp.bytes() + self.input.len());
             self.write()?;
-            let (ends, stops) = (self.has_ended || self.door.is_closing(), *stopped.borrow());
-            if (ends || stops) && self.door.is_idle() && !self.channel.is_unsent() {
+            let (ends, stops) = (self.has_ended || self.resp.is_closing(), *stopped.borrow());
+            if (ends || stops) && self.resp.is_idle() && !self.channel.is_unsent() {
                 return Ok(());
             }
-            if self.door.is_cut() {
+            if self.resp.is_cut() {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let unsent = !self.door.output().is_empty() || self.channel.is_unsent();
-            let reads = self.door.wants_input() && !self.has_ended && !stops && self.account.room() > 0;
+            let unsent = !self.resp.output().is_empty() || self.channel.is_unsent();
+            let reads = self.resp.wants_input() && !self.has_ended && !stops && self.account.room() > 0;
             let stalled_until = self.stalled_since.map(|since| since + self.node.shared.config.limits.stalled_reader);
-            let deadline = match (stalled_until, self.door.is_let_in()) {
+            let deadline = match (stalled_until, self.resp.is_let_in()) {
                 (Some(until), _) => until,
                 (None, false) => stranger_until,
                 (None, true) => Instant::now() + Duration::from_secs(3_600),
@@ -168,7 +168,7 @@ impl Connection {
                 writable = self.channel.writable(), if unsent => writable?,
                 _ = stopped.changed(), if !stops => {}
                 () = tokio::time::sleep_until(deadline) => {
-                    if self.stalled_since.is_some() || !self.door.is_let_in() {
+                    if self.stalled_since.is_some() || !self.resp.is_let_in() {
                         return Ok(());
                     }
                 }
@@ -183,7 +183,7 @@ impl Connection {
         let access = self.node.shared.cluster.access();
         if !Arc::ptr_eq(&access, &self.access) {
             self.access = access;
-            return self.door.follow(&self.access);
+            return self.resp.follow(&self.access);
         }
         true
     }
@@ -191,18 +191,18 @@ impl Connection {
     /// One turn of the connection. Returns whether it was shown wrong credentials.
     fn turn(&mut self) -> bool {
         let (done, mut effects) = (self.inbox.take(), Vec::new());
-        let Connection { node, door, access, input, .. } = self;
+        let Connection { node, resp, access, input, .. } = self;
         node.with_context(access, |context| {
             for done in done {
                 let input = match done {
                     Done::Answered(call, outcome) => Input::Answered { call, outcome },
                     Done::Ranged(call, outcome) => Input::Ranged { call, outcome },
                 };
-                door.step(context, input, &mut effects);
+                resp.step(context, input, &mut effects);
             }
-            door.step(context, Input::TurnEnd(input), &mut effects);
+            resp.step(context, Input::TurnEnd(input), &mut effects);
         });
-        self.node.shared.metrics.resp().count(&self.door.take_counts());
+        self.node.shared.metrics.resp().count(&self.resp.take_counts());
         if self.input.is_empty() && self.input.capacity() > KEPT_BYTES {
             self.input = BytesMut::new();
         }
@@ -249,7 +249,7 @@ impl Connection {
     }
 
     fn read(&mut self) -> io::Result<()> {
-        let wanted = READ_BYTES.max(self.door.needs(self.input.len()) + 2);
+        let wanted = READ_BYTES.max(self.resp.needs(self.input.len()) + 2);
         if self.input.capacity() - self.input.len() < wanted.min(READ_BYTES) / 2 || wanted > READ_BYTES {
             self.input.reserve(wanted);
         }
@@ -265,7 +265,7 @@ impl Connection {
     fn write(&mut self) -> io::Result<()> {
         self.channel.try_flush()?;
         loop {
-            let output = self.door.output();
+            let output = self.resp.output();
             if output.is_empty() {
                 self.stalled_since = None;
                 if output.capacity() > KEPT_BYTES {

@@ -1,5 +1,5 @@
 //! The RESP port: threads of their own, off the way of native clients. Each accepts connections and carries out what
-//! their [`Door`](coppice_core::resp::Door) decides; operations reach the cluster through the client library, so that
+//! their [`RespConnection`](coppice_core::resp::RespConnection) decides; operations reach the cluster through the client library, so that
 //! many connections pack together. It knows no replica and no worker.
 
 mod clients;

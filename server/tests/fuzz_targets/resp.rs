@@ -4,12 +4,12 @@ use bytes::BytesMut;
 use coppice_client::error::{Error, Failure, Place, Reason};
 use coppice_client::map::PartitionMap;
 use coppice_core::access::Access;
+use coppice_core::resp::connection::Limits;
 use coppice_core::resp::cursors::Cursors;
-use coppice_core::resp::door::Limits;
 use coppice_core::resp::identity::ClientRow;
 use coppice_core::resp::plan::Ranged;
 use coppice_core::resp::server::Facts;
-use coppice_core::resp::{Context, Door, Effect, Input, NodeView};
+use coppice_core::resp::{Context, Effect, Input, NodeView, RespConnection};
 
 use super::shape::{Prefix, Shape};
 
@@ -78,30 +78,34 @@ pub fn run(bytes: &[u8]) -> bool {
         loading: None,
         facts: &Facts::default,
     };
-    let mut door = Door::new(1, ClientRow::default(), LIMITS, &mut context);
+    let mut connection = RespConnection::new(1, ClientRow::default(), LIMITS, &mut context);
     let (mut input, mut effects) = (BytesMut::from(bytes), Vec::new());
     let failed = || Error::Failed(Box::new(Failure { reason: Reason::NoLeader, place: Place::default() }));
     for turn in 0..256 {
         let before = input.len();
-        door.step(&mut context, Input::TurnEnd(&mut input), &mut effects);
-        if effects.is_empty() && (input.is_empty() || input.len() == before) && !door.is_cut() {
+        connection.step(&mut context, Input::TurnEnd(&mut input), &mut effects);
+        if effects.is_empty() && (input.is_empty() || input.len() == before) && !connection.is_cut() {
             break;
         }
         for (at, effect) in std::mem::take(&mut effects).into_iter().enumerate() {
             match effect {
                 Effect::Ask(ask) => {
-                    door.step(&mut context, Input::Answered { call: ask.call, outcome: Err(failed()) }, &mut effects);
+                    connection.step(
+                        &mut context,
+                        Input::Answered { call: ask.call, outcome: Err(failed()) },
+                        &mut effects,
+                    );
                 }
                 Effect::Range { call, .. } => {
                     let pairs = vec![("a".into(), "b".into()); (at + turn) % 3];
                     let ranged = Ranged { count: pairs.len() as u64, pairs, is_limited: turn % 2 == 0 };
-                    door.step(&mut context, Input::Ranged { call, outcome: Ok(ranged) }, &mut effects);
+                    connection.step(&mut context, Input::Ranged { call, outcome: Ok(ranged) }, &mut effects);
                 }
                 Effect::Become(_) | Effect::Stranger(_) => {}
             }
         }
     }
-    let output = door.output();
+    let output = connection.output();
     assert!(output.is_empty() || output.ends_with(b"\r\n"));
     !output.starts_with(b"-ERR Protocol error") && !output.is_empty()
 }

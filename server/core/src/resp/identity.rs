@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coppice_client::token::Token;
 
-use super::door::{Context, Effect};
+use super::connection::{Context, Effect};
 use super::plan::syntax_error;
 use super::reply::{Protocol, Reply};
 use crate::access::{Access, Credentials, Rights};

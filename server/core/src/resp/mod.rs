@@ -8,13 +8,14 @@
 //! | `plan`, `strings`, `keyspace`, `glob`, `cursors` | a command as operations or a range, results as an answer |
 //! | `pipeline` | requests under way, answers in their order |
 //! | `transaction`, `identity`, `server` | MULTI and WATCH; who the client is; what it asks about the node |
-//! | `door` | one connection |
+//! | `connection` | one connection |
 //!
 //! It knows no partition's leader and no session: the client library does. It promises what that promises.
 
 pub mod commands;
+pub mod connection;
 pub mod cursors;
-pub mod door;
+
 mod errors;
 mod glob;
 pub mod identity;
@@ -30,4 +31,4 @@ mod strings;
 mod tests;
 mod transaction;
 
-pub use door::{Context, Door, Effect, Input, NodeView};
+pub use connection::{Context, Effect, Input, NodeView, RespConnection};

@@ -9,7 +9,7 @@ use coppice_client::token::sha256;
 use coppice_client::wire::NodeId;
 
 use super::commands::{self, COMMANDS};
-use super::door::Limits;
+use super::connection::Limits;
 use super::glob;
 use super::plan::syntax_error;
 use super::reply::{Protocol, Reply};

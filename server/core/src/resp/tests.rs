@@ -12,13 +12,13 @@ use coppice_client::token::Token;
 use coppice_client::wire::{Grant, PartitionId, Role, UserChange};
 use coppice_client::{OpResult, Value};
 
+use super::connection::{Counted, Limits};
 use super::cursors::Cursors;
-use super::door::{Counted, Limits};
 use super::identity::ClientRow;
 use super::pipeline::Ask;
 use super::plan::Ranged;
 use super::server::Facts;
-use super::{Context, Door, Effect, Input, NodeView};
+use super::{Context, Effect, Input, NodeView, RespConnection};
 use crate::access::{Access, Users};
 
 /// Partitions ..m and m...
@@ -33,7 +33,7 @@ fn map() -> PartitionMap {
 }
 
 struct Client {
-    door: Door,
+    connection: RespConnection,
     map: PartitionMap,
     access: Access,
     node: NodeView,
@@ -67,9 +67,9 @@ impl Client {
             facts: &Facts::default,
         };
         let row = ClientRow { address: "127.0.0.1:5".into(), ..ClientRow::default() };
-        let door = Door::new(1, row, LIMITS, &mut context);
+        let connection = RespConnection::new(1, row, LIMITS, &mut context);
         Client {
-            door,
+            connection,
             map,
             access,
             node,
@@ -94,9 +94,9 @@ impl Client {
         };
         let mut effects = Vec::new();
         if let Some(input) = input {
-            self.door.step(&mut context, input, &mut effects);
+            self.connection.step(&mut context, input, &mut effects);
         }
-        self.door.step(&mut context, Input::TurnEnd(&mut self.bytes), &mut effects);
+        self.connection.step(&mut context, Input::TurnEnd(&mut self.bytes), &mut effects);
         for effect in effects {
             match effect {
                 Effect::Become(token) => self.become_.push(token),
@@ -115,7 +115,7 @@ impl Client {
 
     /// What it has read.
     fn reads(&mut self) -> String {
-        let output = self.door.output().split();
+        let output = self.connection.output().split();
         output.escape_ascii().to_string().replace(r"\r\n", " ").replace(r"\'", "'").trim_end().to_owned()
     }
 
@@ -165,7 +165,7 @@ impl Client {
                     None => Output::Many(all(guarded)),
                 }
             }
-            Command::Load(_) => unreachable!("the door loads nothing"),
+            Command::Load(_) => unreachable!("the connection loads nothing"),
         }
     }
 
@@ -300,7 +300,7 @@ fn strings_are_written_read_and_changed_as_redis_does() {
     ] {
         assert_eq!(client.says(typed), read, "{typed}");
     }
-    let counts = client.door.take_counts();
+    let counts = client.connection.take_counts();
     assert!(counts[Counted::Ok as usize] > 30 && counts[Counted::Error as usize] > 15, "{counts:?}");
 }
 
@@ -473,16 +473,16 @@ fn as_much_is_read_as_may_be_under_way() {
     let many: Vec<String> = (0..20).map(|n| format!("GET z{n}")).collect();
     client.types(&many.join("|"));
     assert_eq!(
-        (client.asked.len(), client.door.wants_input(), client.bytes.is_empty()),
+        (client.asked.len(), client.connection.wants_input(), client.bytes.is_empty()),
         (LIMITS.requests, false, false)
     );
     client.answer(None);
-    assert_eq!((client.asked.len(), client.door.wants_input()), (LIMITS.requests, false));
+    assert_eq!((client.asked.len(), client.connection.wants_input()), (LIMITS.requests, false));
     while !client.asked.is_empty() {
         client.answer(None);
     }
     assert_eq!(client.reads().matches("$-1").count(), 20);
-    assert!(client.door.wants_input() && client.door.is_idle());
+    assert!(client.connection.wants_input() && client.connection.is_idle());
 }
 
 #[test]
@@ -511,17 +511,17 @@ fn hello_chooses_the_protocol_and_nobody_hangs_on_a_null() {
         "+OK -ERR DB index is out of range: there is one database, 0 *2 $4 save $0"
     );
     assert_eq!(client.says("QUIT|PING"), "+OK");
-    assert!(client.door.is_closing());
+    assert!(client.connection.is_closing());
 }
 
 #[test]
 fn a_protocol_error_is_told_behind_the_answers_and_ends_the_connection() {
     let mut client = Client::new();
     client.types("GET a|*1\r|:1\r|PING");
-    assert!(!client.door.is_closing() && !client.door.wants_input());
+    assert!(!client.connection.is_closing() && !client.connection.wants_input());
     client.answer(None);
     assert_eq!(client.reads(), "$-1 -ERR Protocol error: expected '$', got ':'");
-    assert!(client.door.is_closing());
+    assert!(client.connection.is_closing());
 }
 
 fn access(token: &Token) -> Access {
@@ -556,8 +556,8 @@ fn whoever_shows_no_token_is_told_to() {
     assert_eq!(client.says("GET a"), no_auth);
     assert_eq!(client.says(&format!("AUTH root {}", token.reveal())), "+OK");
     // The user goes, and with it the connection.
-    assert!(client.door.follow(&access(&token)));
-    assert!(!client.door.follow(&access(&other)));
+    assert!(client.connection.follow(&access(&token)));
+    assert!(!client.connection.follow(&access(&other)));
 }
 
 #[test]

@@ -144,7 +144,7 @@ enum Exclusive {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Door {
+pub struct RespConnection {
     limits: Limits,
     parser: Parser,
     identity: Identity,
@@ -161,13 +161,13 @@ pub struct Door {
     counts: [u64; Counted::ALL.len()],
 }
 
-impl Door {
+impl RespConnection {
     /// A connection that has just been accepted. Its number is unique on the node.
-    pub fn new(id: u64, row: ClientRow, limits: Limits, context: &mut Context<'_>) -> Door {
+    pub fn new(id: u64, row: ClientRow, limits: Limits, context: &mut Context<'_>) -> RespConnection {
         let mut identity = Identity::new(id, row);
         identity.follow(context.access);
         identity.publish(context);
-        Door {
+        RespConnection {
             limits,
             parser: Parser::default(),
             identity,
@@ -264,7 +264,7 @@ impl Door {
     }
 
     fn flush(&mut self) {
-        let Door { pipeline, output, counts, protocol, .. } = self;
+        let RespConnection { pipeline, output, counts, protocol, .. } = self;
         pipeline.write(*protocol, output, |reply| counts[Counted::of(reply) as usize] += 1);
     }
 
