@@ -2,6 +2,7 @@
 
 mod cluster_view;
 mod own;
+mod partial_frame;
 mod peers;
 mod recovery;
 mod usage;
@@ -18,9 +19,10 @@ use coppice_core::settings::FEATURE_LEVEL;
 
 pub use self::cluster_view::ClusterView;
 pub use self::own::OwnNode;
+pub use self::partial_frame::PartialFrame;
 pub use self::peers::Peers;
 pub use self::recovery::{Recovery, RecoveryStep};
-pub use self::usage::{ControlPlace, Usage};
+pub use self::usage::{Place, STRANGER_WAITS, STRANGERS_MAX, Usage};
 use crate::config::NodeConfig;
 use crate::datadir::DataDirError;
 use crate::logging::Logging;

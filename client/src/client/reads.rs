@@ -11,7 +11,10 @@ use crate::command::{RangeCall, ReadMode};
 use crate::error::{Error, Reason, Result};
 use crate::session::{KEYS_MAX, Request};
 use crate::shared::Shared;
-use crate::wire::{PartCursor, ScanOptions};
+use crate::wire::{PartCursor, ScanOptions, VALUE_BYTES_MAX};
+
+/// Values that come together may be so many times as large as their reader wants, if they are as large as any.
+const TOGETHER_FACTOR: usize = 8;
 
 impl Client {
     /// The values of keys as of one moment, in the order of the keys, whatever partitions they lie in. At most
@@ -32,14 +35,38 @@ impl Client {
     /// As [`Client::get`]; [`Reason::TooLarge`]: too many keys;
     /// [`Reason::Busy`]: they change too often to be read as of one moment.
     pub async fn get_many<K: Into<Value>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Value>>> {
+        self.get_many_within(keys, usize::MAX).await
+    }
+
+    /// As [`Client::get_many`], for whoever must bound what an answer takes.
+    ///
+    /// # Errors
+    /// As [`Client::get_many`]; [`Reason::TooLarge`]: the values have more than `bytes_max` bytes together.
+    pub async fn get_many_within<K: Into<Value>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        bytes_max: usize,
+    ) -> Result<Vec<Option<Value>>> {
         let keys: Vec<Value> = keys.into_iter().map(Into::into).take(KEYS_MAX + 1).collect();
         if keys.len() > KEYS_MAX {
             return Err(Error::failed(Reason::TooLarge(format!("at most {KEYS_MAX} keys are read as of one moment"))));
         }
-        if let Some(values) = self.get_together(&keys).await? {
+        let mut bytes = 0;
+        let mut count = |value: &[u8]| {
+            bytes += value.len();
+            let text = || format!("the values have more than {bytes_max} bytes together");
+            if bytes > bytes_max { Err(Error::failed(Reason::TooLarge(text()))) } else { Ok(()) }
+        };
+        // Values read together come at once, however large they are.
+        if keys.len().saturating_mul(VALUE_BYTES_MAX) <= bytes_max.saturating_mul(TOGETHER_FACTOR)
+            && let Some(values) = self.get_together(&keys).await?
+        {
+            values.iter().flatten().try_for_each(|value| count(value))?;
             return Ok(values);
         }
-        let mut found: BTreeMap<Value, Option<Value>> = keys.iter().map(|key| (key.clone(), None)).collect();
+        // How often a key is asked for, and its value.
+        let mut found = BTreeMap::<Value, (usize, Option<Value>)>::new();
+        keys.iter().for_each(|key| found.entry(key.clone()).or_default().0 += 1);
         let range =
             RangeCall { low: Value::EMPTY, high: None, scan: ScanOptions::default(), mode: self.handle.reads() };
         let request = Request::Keys { keys: found.keys().cloned().collect(), range };
@@ -47,10 +74,12 @@ impl Client {
         let mut parts = Parts { shared: self.handle.shared(), slot: Some(slot) };
         while let Some(mut part) = parts.next().await? {
             while let Some((key, value)) = part.next_pair() {
-                *found.get_mut(key).ok_or_else(impossible)? = Some(value.into());
+                let (times, found) = found.get_mut(key).ok_or_else(impossible)?;
+                (0..*times).try_for_each(|_| count(value))?;
+                *found = Some(value.into());
             }
         }
-        Ok(keys.iter().map(|key| found.get(key).cloned().flatten()).collect())
+        Ok(keys.iter().map(|key| found.get(key).and_then(|(_, value)| value.clone())).collect())
     }
 
     /// Reads keys each for itself. That was one moment if all of them were read at the same position, as those of one

@@ -40,6 +40,11 @@ impl Resp {
         self.0.connections.add(u64::MAX);
     }
 
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.0.connections.get() as usize
+    }
+
     /// So many commands were answered, by [`Counted::ALL`].
     pub fn count(&self, counts: &[u64; Counted::ALL.len()]) {
         let cells = self.0.commands.iter().zip(counts);

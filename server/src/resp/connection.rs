@@ -1,16 +1,19 @@
-//! One connection of the RESP port: reads its socket, carries out what its [`RespConnection`] decides, writes the answers.
+//! One connection of the RESP port: reads its socket, carries out what its [`RespConnection`] decides, writes the
+//! answers.
 
 use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use coppice_client::channel::Channel;
 use coppice_client::command::{Command, Output};
-use coppice_client::error::Result;
+use coppice_client::error::{Error, Failure, Place, Reason, Result};
 use coppice_client::token::Token;
-use coppice_client::{Callback, Client, OpResult};
+use coppice_client::wire::COMPOUND_BYTES_MAX;
+use coppice_client::{Callback, Client, OpResult, Value};
 use coppice_core::access::Access;
 use coppice_core::cost::{Account, ClientBytes};
 use coppice_core::resp::connection::Limits;
@@ -18,84 +21,66 @@ use coppice_core::resp::identity::ClientRow;
 use coppice_core::resp::pipeline::Ask;
 use coppice_core::resp::plan::Ranged;
 use coppice_core::resp::{Effect, Input, RespConnection};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::clients::Clients;
-use super::{Node, unix_now};
+use super::seats::{Done, Seat};
+use super::{Thread, unix_now};
+use crate::metrics::Queue;
+use crate::shared::{PartialFrame, STRANGER_WAITS};
 
 /// Bytes that one system call reads at most, unless a longer string has begun.
 const READ_BYTES: usize = 16 << 10;
 
+/// Bytes that are looked at between two times that others have their turn.
+const SLICE_STEPS: usize = 256 << 10;
+
+/// Where the node has no room, a connection looks again after so long.
+const NO_ROOM_WAITS: Duration = Duration::from_millis(20);
+
 /// A buffer that has grown beyond is let go when it is empty.
 const KEPT_BYTES: usize = 64 << 10;
-
-/// Whoever shows wrong credentials waits so long for the answer, as at the native port.
-const STRANGER_WAITS: Duration = Duration::from_millis(500);
 
 /// A connection that acts for nobody is closed after so long: people type their token.
 const STRANGER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What came to an end.
-enum Done {
-    Answered(u64, Result<Output>),
-    Ranged(u64, Result<Ranged>),
-}
-
-/// What has come to an end and the connection has not taken in.
-#[derive(Default)]
-struct Inbox {
-    done: Mutex<Vec<Done>>,
-    bell: Notify,
-}
-
-impl Inbox {
-    fn push(&self, done: Done) {
-        let mut all = self.done.lock().unwrap_or_else(PoisonError::into_inner);
-        all.push(done);
-        let first = all.len() == 1;
-        drop(all);
-        if first {
-            self.bell.notify_one();
-        }
-    }
-
-    fn take(&self) -> Vec<Done> {
-        std::mem::take(&mut *self.done.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
 struct Connection {
-    node: Arc<Node>,
-    clients: Rc<Clients>,
+    thread: Rc<Thread>,
     channel: Channel,
     resp: RespConnection,
     id: u64,
+    seat: Rc<Seat>,
     client: Client,
     token: Option<Token>,
     access: Arc<Access>,
-    inbox: Arc<Inbox>,
     callback: Callback,
     account: Account,
+    /// Ranges and the like that are being read: they end with the connection.
+    readings: JoinSet<()>,
     input: BytesMut,
     has_ended: bool,
+    /// When the client sent bytes last.
+    heard: std::time::Instant,
     /// Since when the client has taken none of what waits for it.
     stalled_since: Option<Instant>,
 }
 
 /// Until the client goes, or the node stops.
-pub async fn serve(node: Arc<Node>, clients: Rc<Clients>, channel: Channel, stopped: watch::Receiver<bool>) {
-    let mut connection = Connection::new(node, clients, channel);
+pub async fn serve(thread: Rc<Thread>, channel: Channel, stopped: watch::Receiver<bool>) {
+    let mut connection = Connection::new(thread, channel);
     // The other end is gone, or must go: there is nobody to tell.
     _ = connection.run(stopped).await;
     connection.close().await;
 }
 
 impl Connection {
-    fn new(node: Arc<Node>, clients: Rc<Clients>, channel: Channel) -> Connection {
-        let inbox = Arc::<Inbox>::default();
+    fn new(thread: Rc<Thread>, channel: Channel) -> Connection {
+        let node = &thread.node;
+        let id = node.next_connection();
+        let seat = thread.seats.open(id);
         let callback: Callback = {
-            let inbox = Arc::clone(&inbox);
+            let inbox = Arc::clone(&seat.inbox);
             Arc::new(move |call, outcome| inbox.push(Done::Answered(call, outcome.map(|answer| answer.output))))
         };
         let limits = &node.shared.config.limits;
@@ -109,58 +94,70 @@ impl Connection {
             Account::new(limits.inflight_bytes, ClientBytes::default(), Arc::clone(node.shared.usage.budget()));
         let bounds =
             Limits { requests: limits.inflight, bytes: usize::try_from(limits.inflight_bytes).unwrap_or(usize::MAX) };
-        let (id, access) = (node.next_connection(), node.shared.cluster.access());
-        let resp = node.with_context(&access, |context| RespConnection::new(id, row, bounds, context));
-        let client = clients.take(&node, None);
+        let access = node.shared.cluster.access();
+        let resp = node.with_context(&access, 0, |context| RespConnection::new(id, row, bounds, context));
+        let client = thread.clients.take(node, None);
         Connection {
-            node,
-            clients,
             channel,
             resp,
             id,
+            seat,
             client,
             token: None,
             access,
-            inbox,
             callback,
             account,
+            readings: JoinSet::new(),
             input: BytesMut::new(),
             has_ended: false,
+            heard: std::time::Instant::now(),
             stalled_since: None,
+            thread,
         }
     }
 
     async fn run(&mut self, mut stopped: watch::Receiver<bool>) -> io::Result<()> {
         let stranger_until = Instant::now() + STRANGER_TIMEOUT;
-        let mut charge = self.account.charge(0);
+        let shared = Arc::clone(&self.thread.node.shared);
+        let (mut charge, mut arriving) = (self.account.charge(0), PartialFrame::new(Arc::clone(&shared)));
         loop {
-            if !self.follow() {
+            if !self.follow() || self.seat.must_go.get() {
                 return Ok(());
             }
-            let is_stranger = self.turn();
-            if is_stranger {
+            if self.turn() {
+                let Some(_place) = shared.usage.place_for_stranger() else { return Ok(()) };
                 tokio::time::sleep(STRANGER_WAITS).await;
             }
-            charge.resize(self.resp.bytes() + self.input.len());
             self.write()?;
+            charge.resize(self.resp.bytes());
+            arriving.set(self.input.len() + self.resp.arrived_bytes());
+            if self.account.is_overdrawn() {
+                // Nobody reads its answers, and others need the room.
+                shared.metrics.worker(0).rejected(Queue::NodeBytes);
+                return Ok(());
+            }
             let (ends, stops) = (self.has_ended || self.resp.is_closing(), *stopped.borrow());
-            if (ends || stops) && self.resp.is_idle() && !self.channel.is_unsent() {
+            let is_idle = self.resp.is_idle() && !self.channel.is_unsent();
+            if (ends || stops) && is_idle {
                 return Ok(());
             }
             if self.resp.is_cut() {
                 tokio::task::yield_now().await;
                 continue;
             }
+            self.seat.is_let_in.set(self.resp.is_let_in());
+            self.seat.idle_since.set((is_idle && self.resp.bytes() == 0).then_some(self.heard));
             let unsent = !self.resp.output().is_empty() || self.channel.is_unsent();
-            let reads = self.resp.wants_input() && !self.has_ended && !stops && self.account.room() > 0;
-            let stalled_until = self.stalled_since.map(|since| since + self.node.shared.config.limits.stalled_reader);
+            let waits = arriving.must_wait() || self.account.room() == 0;
+            let reads = self.resp.wants_input() && !self.has_ended && !stops && !waits;
+            let stalled_until = self.stalled_since.map(|since| since + shared.config.limits.stalled_reader);
             let deadline = match (stalled_until, self.resp.is_let_in()) {
                 (Some(until), _) => until,
                 (None, false) => stranger_until,
                 (None, true) => Instant::now() + Duration::from_secs(3_600),
             };
             tokio::select! {
-                () = self.inbox.bell.notified() => {}
+                () = self.seat.inbox.bell.notified() => {}
                 readable = self.channel.readable(), if reads => {
                     readable?;
                     self.read()?;
@@ -173,14 +170,19 @@ impl Connection {
                     }
                 }
                 // The node has no room for more bytes: other connections give some back.
-                () = tokio::time::sleep(Duration::from_millis(5)), if self.account.room() == 0 => {}
+                () = tokio::time::sleep(NO_ROOM_WAITS), if waits => {
+                    if arriving.must_wait() && arriving.is_overdue() {
+                        shared.metrics.worker(0).rejected(Queue::NodeBytes);
+                        return Ok(());
+                    }
+                }
             }
         }
     }
 
     /// Goes by the users of this moment; `false`: it ends.
     fn follow(&mut self) -> bool {
-        let access = self.node.shared.cluster.access();
+        let access = self.thread.node.shared.cluster.access();
         if !Arc::ptr_eq(&access, &self.access) {
             self.access = access;
             return self.resp.follow(&self.access);
@@ -190,9 +192,10 @@ impl Connection {
 
     /// One turn of the connection. Returns whether it was shown wrong credentials.
     fn turn(&mut self) -> bool {
-        let (done, mut effects) = (self.inbox.take(), Vec::new());
-        let Connection { node, resp, access, input, .. } = self;
-        node.with_context(access, |context| {
+        let (done, mut effects) = (self.seat.inbox.take(), Vec::new());
+        let room = usize::try_from(self.account.room()).unwrap_or(usize::MAX);
+        let Connection { thread, resp, access, input, .. } = self;
+        thread.node.with_context(access, room, |context| {
             for done in done {
                 let input = match done {
                     Done::Answered(call, outcome) => Input::Answered { call, outcome },
@@ -202,7 +205,8 @@ impl Connection {
             }
             resp.step(context, Input::TurnEnd(input), &mut effects);
         });
-        self.node.shared.metrics.resp().count(&self.resp.take_counts());
+        while self.readings.try_join_next().is_some() {}
+        thread.node.shared.metrics.resp().count(&self.resp.take_counts());
         if self.input.is_empty() && self.input.capacity() > KEPT_BYTES {
             self.input = BytesMut::new();
         }
@@ -210,30 +214,30 @@ impl Connection {
         for effect in effects {
             match effect {
                 Effect::Ask(Ask { call, command: Command::Many(gets), gets_anywhere: true }) => {
-                    let (client, inbox) = (self.client.clone(), Arc::clone(&self.inbox));
-                    crate::task::spawn(async move {
+                    let client = self.client.clone();
+                    self.begin_reading(async move {
                         let keys = gets.iter().map(|get| get.key().to_vec());
-                        let values = client.get_many(keys).await;
+                        let values = client.get_many_within(keys, COMPOUND_BYTES_MAX).await;
                         let results =
                             |values: Vec<_>| values.into_iter().map(|value| OpResult::Get { value }).collect();
-                        inbox.push(Done::Answered(call, values.map(results).map(Output::Many)));
+                        Done::Answered(call, values.map(results).map(Output::Many))
                     });
                 }
                 Effect::Ask(ask) => {
                     if let Err(error) = self.client.submit(ask.command, &self.callback, ask.call) {
-                        self.inbox.push(Done::Answered(ask.call, Err(error)));
+                        self.seat.inbox.push(Done::Answered(ask.call, Err(error)));
                     }
                 }
-                Effect::Range { call, range } => {
-                    let (client, inbox) = (self.client.clone(), Arc::clone(&self.inbox));
-                    crate::task::spawn(async move {
-                        let outcome = read_range(&client, range).await;
-                        inbox.push(Done::Ranged(call, outcome));
+                Effect::Range { call, range, pattern } => {
+                    let (client, account) = (self.client.clone(), self.account.clone());
+                    self.begin_reading(async move {
+                        Done::Ranged(call, read_range(&client, range, pattern.as_ref(), &account).await)
                     });
                 }
                 Effect::Become(token) => {
-                    self.clients.give_back(self.token.as_ref());
-                    self.client = self.clients.take(&self.node, token.as_ref());
+                    let Thread { clients, node, .. } = &*self.thread;
+                    clients.give_back(self.token.as_ref());
+                    self.client = clients.take(node, token.as_ref());
                     self.token = token;
                 }
                 Effect::Stranger(reason) => {
@@ -248,7 +252,14 @@ impl Connection {
         is_stranger
     }
 
+    fn begin_reading(&mut self, reading: impl Future<Output = Done> + 'static) {
+        let inbox = Arc::clone(&self.seat.inbox);
+        let reading: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move { inbox.push(reading.await) });
+        self.readings.spawn_local(reading);
+    }
+
     fn read(&mut self) -> io::Result<()> {
+        self.heard = std::time::Instant::now();
         let wanted = READ_BYTES.max(self.resp.needs(self.input.len()) + 2);
         if self.input.capacity() - self.input.len() < wanted.min(READ_BYTES) / 2 || wanted > READ_BYTES {
             self.input.reserve(wanted);
@@ -289,18 +300,35 @@ impl Connection {
     }
 
     async fn close(mut self) {
-        self.clients.give_back(self.token.as_ref());
-        self.node.view().clients.remove(&self.id);
+        self.readings.abort_all();
+        self.thread.clients.give_back(self.token.as_ref());
+        self.thread.leave(self.id);
         self.channel.shutdown().await;
     }
 }
 
-/// All of a range, as far as its limits go.
-async fn read_range(client: &Client, range: coppice_client::Range) -> Result<Ranged> {
+/// All of a range that matches, as far as its limits go.
+async fn read_range(
+    client: &Client,
+    range: coppice_client::Range,
+    pattern: Option<&Bytes>,
+    account: &Account,
+) -> Result<Ranged> {
     let mut stream = client.range(range).await?;
-    let mut ranged = Ranged::default();
+    let (mut ranged, mut charge) = (Ranged::default(), account.charge(0));
+    let (mut steps, mut bytes) = (0, 0);
     while let Some((key, value)) = stream.next().await? {
-        ranged.pairs.push((key.into(), value.into()));
+        steps += ranged.look_at(pattern, key, value) + key.len() + value.len();
+        bytes += key.len() + value.len() + 2 * size_of::<Value>();
+        if steps > SLICE_STEPS {
+            steps = 0;
+            charge.resize(bytes);
+            if account.of_node().0 == 0 {
+                let reason = Reason::Busy("limits.node_bytes leaves no room for a range".into());
+                return Err(Error::Failed(Box::new(Failure { reason, place: Place::default() })));
+            }
+            tokio::task::yield_now().await;
+        }
     }
     ranged.count = stream.count().await?;
     ranged.is_limited = stream.is_limited();

@@ -10,12 +10,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::clients::Clients;
-use super::{Node, STOP_TIMEOUT, connection};
+use super::{Node, STOP_TIMEOUT, Thread, connection};
 use crate::metrics::Queue;
 
 /// TLS handshakes that are not over. One more ends the oldest of them, as at the native port.
 const HANDSHAKES_MAX: usize = 256;
+
+/// One part in so many of `limits.connections` is each port's own, however many come to the other one.
+const OWN_SHARE: usize = 16;
 
 /// A connection, counted until it is dropped.
 pub struct Place(Arc<Node>);
@@ -37,23 +39,28 @@ impl Drop for Place {
 
 /// Until the node stops.
 pub async fn serve(node: Arc<Node>, listener: TcpListener, mut stopped: watch::Receiver<bool>) {
-    let clients = Rc::new(Clients::default());
+    let thread = Rc::new(Thread { node: Arc::clone(&node), clients: Default::default(), seats: Default::default() });
+    let mut users = node.shared.cluster.access_changes();
     let mut connections = JoinSet::new();
     let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let accepted = tokio::select! {
             _ = stopped.changed() => break,
+            // A user may be gone whose connections hear of nothing else.
+            _ = users.changed() => {
+                thread.seats.wake_all();
+                continue;
+            }
             _ = connections.join_next(), if !connections.is_empty() => continue,
             accepted = crate::net::accept(&listener, node.shared.config.keepalive) => accepted,
         };
         let Some((stream, _)) = accepted else { continue };
-        if node.shared.usage.connections() >= node.shared.config.limits.connections {
+        if is_full(&node) && !thread.seats.make_way() {
             node.shared.metrics.worker(0).rejected(Queue::Connections);
             say(stream, b"-ERR max number of clients reached (limits.connections)\r\n").await;
             continue;
         }
-        let (place, node, clients, stopped) =
-            (Place::take(&node), Arc::clone(&node), Rc::clone(&clients), stopped.clone());
+        let (place, thread, stopped) = (Place::take(&node), Rc::clone(&thread), stopped.clone());
         let secured = node.shared.tls().is_some();
         handshakes.retain(|handshake| !handshake.is_finished());
         if secured && handshakes.len() >= HANDSHAKES_MAX {
@@ -73,12 +80,19 @@ pub async fn serve(node: Arc<Node>, listener: TcpListener, mut stopped: watch::R
         connections.spawn_local(async move {
             let _place = place;
             if let Ok(Some(channel)) = handshake.await {
-                connection::serve(node, clients, channel, stopped).await;
+                connection::serve(thread, channel, stopped).await;
             }
         });
     }
     // What is under way is answered, and no request is read any more.
     _ = tokio::time::timeout(STOP_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
+}
+
+/// Whether one more needs another's place.
+fn is_full(node: &Node) -> bool {
+    let max = node.shared.config.limits.connections;
+    let own = max.div_ceil(OWN_SHARE);
+    node.shared.usage.connections() + own >= max && node.shared.metrics.resp().connections() >= own
 }
 
 async fn say(mut stream: TcpStream, text: &[u8]) {

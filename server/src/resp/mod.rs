@@ -1,34 +1,44 @@
 //! The RESP port: threads of their own, off the way of native clients. Each accepts connections and carries out what
-//! their [`RespConnection`](coppice_core::resp::RespConnection) decides; operations reach the cluster through the client library, so that
-//! many connections pack together. It knows no replica and no worker.
+//! [`RespConnection`](coppice_core::resp::RespConnection) decides; operations reach the cluster through the client
+//! library, so that many connections pack together. It knows no replica and no worker.
 
 mod clients;
 mod connection;
 mod listen;
+mod seats;
 
 use std::net::TcpListener as StdTcpListener;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use coppice_core::access::Access;
-use coppice_core::resp::cursors::Cursors;
 use coppice_core::resp::server::Facts;
 use coppice_core::resp::{Context, NodeView};
 use tokio::net::TcpListener;
 use tokio::runtime::LocalOptions;
 use tokio::sync::watch;
 
+use clients::Clients;
+use seats::Seats;
+
 use crate::shared::Shared;
 
 /// How long a stopping node waits for the requests of this port.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// What the connections of one thread share.
+struct Thread {
+    node: Arc<Node>,
+    clients: Clients,
+    seats: Seats,
+}
+
 /// What the threads of the port share.
 struct Node {
     shared: Arc<Shared>,
-    view: Mutex<NodeView>,
+    view: NodeView,
     /// Where this node's clients connect: the threads of the port are among them.
     native: String,
     /// Where clients are told that this port is.
@@ -57,10 +67,9 @@ impl Server {
         shared: &Arc<Shared>,
         (native, address): (String, String),
     ) -> std::io::Result<Server> {
-        let view = NodeView { cursors: Cursors::new(crate::random::draw()), clients: Default::default() };
         let node = Arc::new(Node {
             shared: Arc::clone(shared),
-            view: Mutex::new(view),
+            view: NodeView::new(crate::random::draw()),
             native,
             address,
             started: Instant::now(),
@@ -107,18 +116,21 @@ impl Drop for Server {
     }
 }
 
-impl Node {
-    /// Held for the time of one step.
-    fn view(&self) -> MutexGuard<'_, NodeView> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+impl Thread {
+    /// A connection has ended.
+    fn leave(&self, id: u64) {
+        self.seats.close(id);
+        self.node.view.clients().remove(&id);
     }
+}
 
+impl Node {
     fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// Calls `step` with what a step of a connection may look at.
-    fn with_context<T>(&self, access: &Access, step: impl FnOnce(&mut Context<'_>) -> T) -> T {
+    /// Calls `step` with what a step of a connection may look at. `room`: bytes of answers that it may yet take.
+    fn with_context<T>(&self, access: &Access, room: usize, step: impl FnOnce(&mut Context<'_>) -> T) -> T {
         let map = self.shared.cluster.map();
         let loading = (!self.is_open()).then(|| self.shared.recovery.text());
         step(&mut Context {
@@ -126,7 +138,8 @@ impl Node {
             draw: &crate::random::draw,
             map: &map,
             access,
-            node: &mut self.view(),
+            node: &self.view,
+            room,
             loading: loading.as_deref(),
             facts: &|| self.facts(),
         })

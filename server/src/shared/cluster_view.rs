@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::{MapGet, MapReply, NodeId, PartitionId};
 use coppice_core::access::Access;
+use tokio::sync::watch;
 
 /// Read often, written rarely.
 #[derive(Default)]
 pub struct ClusterView {
     map: RwLock<Arc<PartitionMap>>,
     /// Read when a connection greets and when they change.
-    access: RwLock<Arc<Access>>,
+    access: watch::Sender<Arc<Access>>,
     leaders: Mutex<BTreeMap<PartitionId, NodeId>>,
     leaders_version: AtomicU64,
     feature_level: AtomicU32,
@@ -47,13 +48,18 @@ impl ClusterView {
 
     /// The users as this node knows them.
     pub fn access(&self) -> Arc<Access> {
-        Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.access.borrow())
+    }
+
+    /// Told when the users change.
+    pub fn access_changes(&self) -> watch::Receiver<Arc<Access>> {
+        self.access.subscribe()
     }
 
     /// Goes by `access` from now on: whoever connects at once, and each connection that stands when its worker thread
     /// is told.
     pub fn set_access(&self, access: Arc<Access>) {
-        *self.access.write().unwrap_or_else(PoisonError::into_inner) = access;
+        self.access.send_replace(access);
     }
 
     /// The leader of `group`, as this node knows it.

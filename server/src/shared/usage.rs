@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use coppice_core::cost::Budget;
 
@@ -13,17 +14,24 @@ const STATUSES_MAX: usize = 4_096;
 /// Verbs that may be under way on the node: most ask other nodes, over a connection each.
 const VERBS_MAX: usize = 64;
 
-/// A place among the control requests of the node, free again when dropped.
-pub struct ControlPlace(Arc<AtomicUsize>);
+/// Whoever shows wrong credentials waits so long for the answer. Less than a client waits for a connection, so that it
+/// learns why; it holds no thread meanwhile, and is not read.
+pub const STRANGER_WAITS: Duration = Duration::from_millis(500);
 
-impl ControlPlace {
-    fn take(places: &Arc<AtomicUsize>, most: usize) -> Option<ControlPlace> {
-        let place = ControlPlace(Arc::clone(places));
+/// Connections of strangers that may wait at a node; beyond, they are closed at once and without an answer.
+pub const STRANGERS_MAX: usize = 64;
+
+/// A place among those of a kind that the node takes at a time, free again when dropped.
+pub struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(places: &Arc<AtomicUsize>, most: usize) -> Option<Place> {
+        let place = Place(Arc::clone(places));
         (places.fetch_add(1, Ordering::Relaxed) < most).then_some(place)
     }
 }
 
-impl Drop for ControlPlace {
+impl Drop for Place {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -36,7 +44,7 @@ pub struct Usage {
     statuses: Arc<AtomicUsize>,
     verbs: Arc<AtomicUsize>,
     /// Connections of strangers that wait for their answer.
-    strangers: AtomicUsize,
+    strangers: Arc<AtomicUsize>,
     /// Bytes of requests and answers on the node.
     budget: Arc<Budget>,
     /// Bytes of clients' frames that are not whole yet, and the most that the node takes.
@@ -56,7 +64,7 @@ impl Usage {
             connections: AtomicUsize::new(0),
             statuses: Arc::default(),
             verbs: Arc::default(),
-            strangers: AtomicUsize::new(0),
+            strangers: Arc::default(),
             budget: Budget::new(limits.node_bytes),
             arriving_bytes: AtomicI64::new(0),
             node_bytes_max: limits.node_bytes,
@@ -117,25 +125,19 @@ impl Usage {
         self.arriving_bytes.load(Ordering::Relaxed) > self.node_bytes_max as i64
     }
 
-    /// A stranger is to wait for an answer; `false`: as many as may wait do.
-    pub fn stranger_waits(&self, most: usize) -> bool {
-        let more = |waiting: usize| (waiting < most).then_some(waiting + 1);
-        self.strangers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
-    }
-
-    /// A stranger has waited.
-    pub fn stranger_goes(&self) {
-        self.strangers.fetch_sub(1, Ordering::Relaxed);
+    /// A place for a stranger that waits [`STRANGER_WAITS`] for its answer; none: as many as may wait do.
+    pub fn place_for_stranger(&self) -> Option<Place> {
+        Place::take(&self.strangers, STRANGERS_MAX)
     }
 
     /// A place for a client's question for the status; none: as many are under way as the node takes.
-    pub fn place_for_status(&self) -> Option<ControlPlace> {
-        ControlPlace::take(&self.statuses, STATUSES_MAX)
+    pub fn place_for_status(&self) -> Option<Place> {
+        Place::take(&self.statuses, STATUSES_MAX)
     }
 
     /// The same for an operator's verb.
-    pub fn place_for_verb(&self) -> Option<ControlPlace> {
-        ControlPlace::take(&self.verbs, VERBS_MAX)
+    pub fn place_for_verb(&self) -> Option<Place> {
+        Place::take(&self.verbs, VERBS_MAX)
     }
 
     /// Client connections now.

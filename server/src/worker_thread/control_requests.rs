@@ -13,7 +13,7 @@ use super::WorkerThread;
 use super::connection::Connection;
 use crate::messages::ToControl;
 use crate::metrics::Queue;
-use crate::shared::{ControlPlace, Usage};
+use crate::shared::{Place, Usage};
 
 /// Has the control task answer a client's question about the cluster.
 pub(super) fn ask_status(thread: &mut WorkerThread, connection: &Rc<Connection>, stream: u32, get: StatusGet) {
@@ -47,8 +47,8 @@ fn place_for(
     thread: &mut WorkerThread,
     connection: &Rc<Connection>,
     stream: u32,
-    take: impl FnOnce(&Usage) -> Option<ControlPlace>,
-) -> Option<ControlPlace> {
+    take: impl FnOnce(&Usage) -> Option<Place>,
+) -> Option<Place> {
     let begins = connection.control_begins();
     let place = if begins { take(&thread.shared.usage) } else { None };
     if place.is_none() {
@@ -67,7 +67,7 @@ fn place_for(
 fn answer_later<T: 'static>(
     thread: &WorkerThread,
     connection: &Rc<Connection>,
-    (stream, place): (u32, ControlPlace),
+    (stream, place): (u32, Place),
     answer: oneshot::Receiver<T>,
     encode: impl FnOnce(&mut BytesMut, T) + 'static,
 ) {

@@ -309,7 +309,7 @@ impl WorkerThread {
 
     /// The port is full: connections that have nothing in flight give way, if there are any.
     fn make_way(&self) -> bool {
-        let connections = self.shared.usage.connections();
+        let connections = self.shared.usage.connections().saturating_sub(self.shared.metrics.resp().connections());
         let ungreeted = connections.saturating_sub(self.shared.clients().connections());
         let closed = self.connections.make_way(connections, ungreeted);
         (0..closed).for_each(|_| self.metrics.worker.rejected(metrics::Queue::Connections));

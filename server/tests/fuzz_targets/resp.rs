@@ -5,7 +5,6 @@ use coppice_client::error::{Error, Failure, Place, Reason};
 use coppice_client::map::PartitionMap;
 use coppice_core::access::Access;
 use coppice_core::resp::connection::Limits;
-use coppice_core::resp::cursors::Cursors;
 use coppice_core::resp::identity::ClientRow;
 use coppice_core::resp::plan::Ranged;
 use coppice_core::resp::server::Facts;
@@ -68,13 +67,14 @@ pub fn requests() -> Vec<Shape> {
 /// A connection that says these bytes. Every second question is answered, with a failure or nothing.
 pub fn run(bytes: &[u8]) -> bool {
     let (map, access) = (PartitionMap::default(), Access::default());
-    let mut node = NodeView { cursors: Cursors::new(1), clients: Default::default() };
+    let node = NodeView::new(1);
     let mut context = Context {
         now: 1,
         draw: &|| 5,
         map: &map,
         access: &access,
-        node: &mut node,
+        node: &node,
+        room: LIMITS.bytes,
         loading: None,
         facts: &Facts::default,
     };
@@ -96,9 +96,9 @@ pub fn run(bytes: &[u8]) -> bool {
                         &mut effects,
                     );
                 }
-                Effect::Range { call, .. } => {
-                    let pairs = vec![("a".into(), "b".into()); (at + turn) % 3];
-                    let ranged = Ranged { count: pairs.len() as u64, pairs, is_limited: turn % 2 == 0 };
+                Effect::Range { call, pattern, .. } => {
+                    let mut ranged = Ranged { count: 7, is_limited: turn % 2 == 0, ..Ranged::default() };
+                    (0..(at + turn) % 3).for_each(|_| _ = ranged.look_at(pattern.as_ref(), b"a", b"b"));
                     connection.step(&mut context, Input::Ranged { call, outcome: Ok(ranged) }, &mut effects);
                 }
                 Effect::Become(_) | Effect::Stranger(_) => {}

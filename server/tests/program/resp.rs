@@ -4,12 +4,23 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::support::{Cluster, eventually, patience};
 
 /// Nodes with a RESP port each, two partitions: ..m and m...
 fn cluster(nodes: usize) -> Cluster {
-    Cluster::formed_with(nodes, "m", &["--listen-resp", "127.0.0.1:0"])
+    limited(nodes, &[])
+}
+
+fn limited(nodes: usize, flags: &[&str]) -> Cluster {
+    Cluster::formed_with(nodes, "m", &[&["--listen-resp", "127.0.0.1:0"], flags].concat())
+}
+
+/// A request as programs write it.
+fn array(words: &[&str]) -> String {
+    let strings = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    std::iter::once(format!("*{}\r\n", words.len())).chain(strings).collect()
 }
 
 fn port(cluster: &Cluster, index: usize) -> u16 {
@@ -109,35 +120,69 @@ fn a_user_shows_its_token_and_is_held_to_its_role() {
     client.says(&format!("AUTH {reader}|GET a|MGET a ab"), "+OK $1 1 *2 $1 1 $-1");
     assert!(client.line("GET b").starts_with("-NOPERM user ann does not have role read for key b"));
     assert!(client.line("SET a 2").starts_with("-NOPERM user ann does not have role write"));
+    // It says nothing any more, and is closed.
     assert_eq!(cluster.run(&["--token-file", token_file, "user", "remove", "ann"]).code, 0);
-    eventually("it is closed", || {
-        let mut byte = [0];
-        _ = client.0.write_all(b"PING\r\n");
-        !matches!(client.0.read(&mut byte), Ok(1..))
-    });
+    client.is_closed();
+    // Tokens are tried one at a time, and each costs its connection time.
+    let mut client = Client::connect(port(&cluster, 0));
+    let begun = Instant::now();
+    client.0.write_all("AUTH wrong\r\n".repeat(50).as_bytes()).expect("taken");
+    for tried in 1..=3 {
+        assert!(client.line("").starts_with("-WRONGPASS"));
+        assert!(begun.elapsed() >= tried * Duration::from_millis(450), "{tried} in {:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn those_that_were_silent_longest_make_way() {
+    let cluster = limited(1, &["--limits-connections=100"]);
+    let port = port(&cluster, 0);
+    let mut all: Vec<Client> = Vec::new();
+    for _ in 0..300 {
+        let mut client = Client::connect(port);
+        client.says("PING", "+PONG");
+        all.push(client);
+    }
+    all[0].is_closed();
+    all[299].says("SET a 1", "+OK");
+    // Clients of the native port come in as well.
+    assert_eq!(cluster.run(&["get", "a"]).out, "1");
 }
 
 #[test]
 fn who_does_not_read_is_not_read_and_harms_nobody() {
     let cluster = cluster(1);
     let mut client = Client::connect(port(&cluster, 0));
-    client.says(&format!("SET large {}", "x".repeat(60_000)), "+OK");
-    let greedy = TcpStream::connect(("127.0.0.1", port(&cluster, 0))).expect("it listens");
-    greedy.set_nonblocking(true).expect("a socket");
-    // 60 000 answers of 60 kB, of which none is read.
-    let requests = "GET large\r\n".repeat(60_000);
-    let mut rest = requests.as_bytes();
-    eventually("it is not read any more", || match (&greedy).write(rest) {
-        Ok(count) => {
-            rest = &rest[count..];
-            rest.is_empty()
-        }
-        Err(_) => true,
-    });
+    client.0.write_all(array(&["SET", "large", &"x".repeat(1_000_000)]).as_bytes()).expect("taken");
+    client.says("", "+OK");
+    let many = ["large"; 256].join(" ");
+    assert!(client.line(&format!("MGET {many}")).starts_with("-ERR too large"));
+    // Answers of 1 MB and more without end, of which none is read; scans; requests that never come whole.
+    let part = format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1048576\r\n{}", "y".repeat(100_000));
+    let kinds = ["GET large\r\n".repeat(20_000), format!("MGET {many}\r\n").repeat(50), part];
+    let greedy: Vec<TcpStream> = kinds
+        .iter()
+        .cycle()
+        .take(24)
+        .map(|requests| {
+            let greedy = TcpStream::connect(("127.0.0.1", port(&cluster, 0))).expect("it listens");
+            greedy.set_nonblocking(true).expect("a socket");
+            let mut rest = requests.as_bytes();
+            eventually("it is not read any more", || match (&greedy).write(rest) {
+                Ok(count) => {
+                    rest = &rest[count..];
+                    rest.is_empty()
+                }
+                Err(_) => true,
+            });
+            greedy
+        })
+        .collect();
     let mut others: Vec<Client> = (0..20).map(|_| Client::connect(port(&cluster, 0))).collect();
     for (client, count) in others.iter_mut().zip(1..) {
-        client.says("INCR n|STRLEN large", &format!(":{count} :60000"));
+        client.says("INCR n|STRLEN large", &format!(":{count} :1000000"));
     }
+    drop(greedy);
     let metrics = cluster.page(0, "/metrics");
     let resident = metrics.lines().find_map(|line| line.strip_prefix("process_resident_memory_bytes "));
     let resident: f64 = resident.expect("a metric").parse().expect("a number");

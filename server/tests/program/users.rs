@@ -11,7 +11,7 @@ use coppice_client::error::{Error, Reason};
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{FrameDecoder, Hello, Kind, PROTOCOL, Refusal};
 use coppice_client::{Config, Range, ReadMode, Token};
-use coppice_server::worker_thread::connection::STRANGERS_MAX;
+use coppice_server::shared::STRANGERS_MAX;
 
 use crate::support::{Cluster, Said, eventually, patience, patient};
 

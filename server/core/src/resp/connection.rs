@@ -1,6 +1,7 @@
 //! One connection: requests in, questions to the cluster out, answers back in the order of the requests.
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use coppice_client::Value;
@@ -25,13 +26,24 @@ use crate::access::Access;
 /// Requests that one step begins, so that other connections of the thread have their turn.
 const REQUESTS_PER_STEP: usize = 512;
 
-/// What the connections of a node share.
+/// What the connections of a node share, on all its threads.
 #[derive(Debug)]
 pub struct NodeView {
     /// The cursors of SCAN.
     pub cursors: Cursors,
+    clients: Mutex<BTreeMap<u64, ClientRow>>,
+}
+
+impl NodeView {
+    /// No connections. `draw` is random.
+    pub fn new(draw: u64) -> NodeView {
+        NodeView { cursors: Cursors::new(draw), clients: Mutex::default() }
+    }
+
     /// All connections, by number.
-    pub clients: BTreeMap<u64, ClientRow>,
+    pub fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, ClientRow>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a step may look at beside the connection.
@@ -45,7 +57,9 @@ pub struct Context<'a> {
     /// The users as this node knows them.
     pub access: &'a Access,
     /// Shared with the other connections.
-    pub node: &'a mut NodeView,
+    pub node: &'a NodeView,
+    /// Bytes of answers for which there is room.
+    pub room: usize,
     /// How far the start of this node is, until it serves.
     pub loading: Option<&'a str>,
     /// What INFO and CLUSTER tell of the node.
@@ -85,6 +99,8 @@ pub enum Effect {
         call: u64,
         /// What to read.
         range: coppice_client::Range,
+        /// The keys that are wanted of it, for [`Ranged::look_at`].
+        pattern: Option<Bytes>,
     },
     /// Ask as the user of this token from now on; none: without one.
     Become(Option<Token>),
@@ -196,7 +212,7 @@ impl RespConnection {
                 loop {
                     self.receive(bytes, context, effects);
                     let mut asks = Vec::new();
-                    self.pipeline.dispatch(context.map, &mut asks);
+                    self.pipeline.dispatch(context.map, context.room, &mut asks);
                     effects.extend(asks.into_iter().map(Effect::Ask));
                     self.flush();
                     if self.held.is_none() || !self.pipeline.is_empty() {
@@ -219,18 +235,22 @@ impl RespConnection {
 
     /// Whether more bytes may be read: else the client waits.
     pub fn wants_input(&self) -> bool {
-        let bytes = self.pipeline.bytes() + self.output.len() + self.transaction.bytes() + self.parser.bytes();
-        let fits =
-            self.pipeline.len() < self.limits.requests && (bytes < self.limits.bytes || self.pipeline.is_empty());
+        let fits = self.pipeline.len() < self.limits.requests
+            && (self.bytes() < self.limits.bytes || self.pipeline.is_empty());
         fits && self.output.len() < self.limits.bytes
             && self.exclusive.is_none()
             && self.held.is_none()
             && !self.is_closing
     }
 
-    /// Bytes that it holds for its client.
+    /// Bytes that it holds for its client, beside the request that arrives.
     pub fn bytes(&self) -> usize {
-        self.pipeline.bytes() + self.output.len() + self.transaction.bytes() + self.parser.bytes()
+        self.pipeline.bytes() + self.output.len() + self.transaction.bytes()
+    }
+
+    /// Bytes that it holds of the request that arrives.
+    pub fn arrived_bytes(&self) -> usize {
+        self.parser.bytes()
     }
 
     /// Bytes that the next string needs beyond those here.
@@ -255,7 +275,7 @@ impl RespConnection {
 
     /// Whether another turn is wanted at once, though nothing has come.
     pub fn is_cut(&self) -> bool {
-        self.is_cut && self.wants_input()
+        self.is_cut && self.wants_input() || self.output.is_empty() && self.pipeline.is_ready()
     }
 
     /// Answers since the last time, by [`Counted::ALL`].
@@ -274,9 +294,11 @@ impl RespConnection {
         }
         self.is_cut = false;
         for _ in 0..REQUESTS_PER_STEP {
-            if !self.wants_input() {
+            // Whoever shows wrong credentials waits, and what follows them waits too.
+            if !self.wants_input() || matches!(effects.last(), Some(Effect::Stranger(_))) {
                 break;
             }
+            self.parser.is_stranger = !self.identity.is_let_in();
             match self.parser.next(bytes) {
                 Ok(Parsed::Request(strings)) => self.request(strings, context, effects),
                 Ok(Parsed::TooLarge(text)) => {
@@ -306,12 +328,14 @@ impl RespConnection {
         if !command.is_open() && !self.identity.is_let_in() {
             return self.refuse(self.identity.stranger(context.access));
         }
-        match command.kind {
-            Kind::Data(_) if context.loading.is_some() => {
-                let text = context.loading.unwrap_or_default();
+        match (command.kind, context.loading) {
+            (Kind::Data(_) | Kind::Transaction(In::Watch | In::Exec), Some(text)) => {
+                if matches!(command.kind, Kind::Transaction(_)) {
+                    self.transaction = Transaction::default();
+                }
                 self.refuse(Reply::Error(format!("LOADING this node starts: {text}")));
             }
-            Kind::Data(plan) => {
+            (Kind::Data(plan), _) => {
                 let mut arguments = Arguments { strings: &strings, now: context.now, cursors: &context.node.cursors };
                 let planned = plan(&mut arguments);
                 if self.transaction.is_open() {
@@ -320,8 +344,8 @@ impl RespConnection {
                 }
                 self.begin(planned, strings, effects);
             }
-            Kind::Transaction(which) => self.transaction(which, strings, effects),
-            Kind::Connection(which) => self.connection(command, which, strings, context, effects),
+            (Kind::Transaction(which), _) => self.transaction(which, strings, effects),
+            (Kind::Connection(which), _) => self.connection(command, which, strings, context, effects),
         }
     }
 
@@ -343,7 +367,7 @@ impl RespConnection {
 
     fn ask_range(&mut self, plan: RangePlan, effects: &mut Vec<Effect>) {
         let call = self.pipeline.draw_call();
-        effects.push(Effect::Range { call, range: plan.range.clone() });
+        effects.push(Effect::Range { call, range: plan.range.clone(), pattern: plan.pattern.clone() });
         self.exclusive = Some((call, Exclusive::Range(plan)));
     }
 
@@ -466,7 +490,7 @@ impl RespConnection {
         let Some((_, Exclusive::Range(plan))) = self.exclusive.take() else { return };
         let reply = match outcome {
             Err(error) => errors::reply(&error, std::iter::empty(), context.map),
-            Ok(ranged) => match keyspace::answer(plan, ranged, &mut context.node.cursors, (context.draw)()) {
+            Ok(ranged) => match keyspace::answer(plan, ranged, &context.node.cursors, (context.draw)()) {
                 Ok(reply) => reply,
                 Err(next) => return self.ask_range(*next, effects),
             },

@@ -117,7 +117,7 @@ impl Identity {
 
     /// Shows its row to others.
     pub fn publish(&self, context: &mut Context<'_>) {
-        context.node.clients.insert(self.id, self.row.clone());
+        context.node.clients().insert(self.id, self.row.clone());
     }
 
     /// AUTH: a token, with or without its user's name.
@@ -257,7 +257,7 @@ impl Identity {
         }
         let sees_all = self.rights.as_ref().is_some_and(|rights| rights.all_keys(coppice_client::wire::Role::Admin));
         let mut text = String::new();
-        for (id, row) in &context.node.clients {
+        for (id, row) in &*context.node.clients() {
             if sees_all || *id == self.id {
                 _ = text.write_str(&row.line(*id, context.now));
             }

@@ -22,7 +22,11 @@ const ANSWER_MAX: u64 = 100_000;
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
 
 fn planned(range: Range, answer: RangeAnswer) -> Plan {
-    Ok(Planned::Range(RangePlan { range, answer }))
+    matching(range, None, answer)
+}
+
+fn matching(range: Range, pattern: Option<Bytes>, answer: RangeAnswer) -> Plan {
+    Ok(Planned::Range(RangePlan { range, pattern, answer }))
 }
 
 pub fn dbsize(_: &mut Arguments<'_>) -> Plan {
@@ -39,7 +43,7 @@ fn pattern(bytes: &Bytes) -> Result<Bytes, Reply> {
 pub fn keys(arguments: &mut Arguments<'_>) -> Plan {
     let pattern = pattern(&arguments.strings[1])?;
     let range = Range::prefix(glob::prefix(&pattern)).keys_only().limit(ANSWER_MAX).limit_bytes(ANSWER_BYTES_MAX);
-    planned(range, RangeAnswer::Keys(pattern))
+    matching(range, Some(pattern), RangeAnswer::Keys)
 }
 
 pub fn scan(arguments: &mut Arguments<'_>) -> Plan {
@@ -70,7 +74,7 @@ pub fn scan(arguments: &mut Arguments<'_>) -> Plan {
         return Ok(Planned::Reply(page(Vec::new(), None)));
     }
     let range = range.keys_only().limit(count.min(PAGE_MAX)).limit_bytes(ANSWER_BYTES_MAX);
-    planned(range, RangeAnswer::Page(wanted))
+    matching(range, wanted, RangeAnswer::Page)
 }
 
 fn page(keys: Vec<Reply>, next: Option<u64>) -> Reply {
@@ -168,8 +172,8 @@ fn too_many() -> Reply {
 }
 
 /// What a range becomes: an answer, or the next range of the same command.
-pub fn answer(plan: RangePlan, ranged: Ranged, cursors: &mut Cursors, draw: u64) -> Result<Reply, Box<RangePlan>> {
-    let Ranged { pairs, count, is_limited } = ranged;
+pub fn answer(plan: RangePlan, ranged: Ranged, cursors: &Cursors, draw: u64) -> Result<Reply, Box<RangePlan>> {
+    let Ranged { pairs, last, count, is_limited } = ranged;
     let key = |(key, _): (Value, Value)| Reply::Bulk(key);
     Ok(match plan.answer {
         RangeAnswer::Count => Reply::count(count),
@@ -179,28 +183,24 @@ pub fn answer(plan: RangePlan, ranged: Ranged, cursors: &mut Cursors, draw: u64)
         }
         RangeAnswer::Pairs { keys_only: true, .. } => Reply::Array(pairs.into_iter().map(key).collect()),
         RangeAnswer::Pairs { .. } => Reply::Pairs(pairs),
-        RangeAnswer::Keys(_) if is_limited => too_many(),
-        RangeAnswer::Keys(pattern) => {
-            let matching = pairs.into_iter().filter(|(key, _)| glob::matches(&pattern, key));
-            Reply::Array(matching.map(key).collect())
-        }
-        RangeAnswer::Page(pattern) => {
-            let next = pairs.last().filter(|_| is_limited).map(|(last, _)| cursors.give(last));
-            let wanted = |key: &[u8]| pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key));
-            page(pairs.into_iter().filter(|(key, _)| wanted(key)).map(key).collect(), next)
+        RangeAnswer::Keys if is_limited => too_many(),
+        RangeAnswer::Keys => Reply::Array(pairs.into_iter().map(key).collect()),
+        RangeAnswer::Page => {
+            let next = last.filter(|_| is_limited).map(|last| cursors.give(&last));
+            page(pairs.into_iter().map(key).collect(), next)
         }
         RangeAnswer::RandomFirst => match pairs.into_iter().next() {
             None => Reply::Nil,
             Some((first, _)) => {
                 let range = Range::between(&first, None).reverse().keys_only().limit(1);
-                return Err(Box::new(RangePlan { range, answer: RangeAnswer::RandomLast(first) }));
+                return Err(Box::new(RangePlan { range, pattern: None, answer: RangeAnswer::RandomLast(first) }));
             }
         },
         RangeAnswer::RandomLast(first) => match pairs.into_iter().next() {
             None => Reply::Bulk(first),
             Some((last, _)) => {
                 let range = Range::between(&drawn(&first, &last, draw), None).keys_only().limit(1);
-                return Err(Box::new(RangePlan { range, answer: RangeAnswer::RandomBetween(last) }));
+                return Err(Box::new(RangePlan { range, pattern: None, answer: RangeAnswer::RandomBetween(last) }));
             }
         },
         RangeAnswer::RandomBetween(last) => pairs.into_iter().next().map_or(Reply::Bulk(last), key),

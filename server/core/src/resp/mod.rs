@@ -15,7 +15,6 @@
 pub mod commands;
 pub mod connection;
 pub mod cursors;
-
 mod errors;
 mod glob;
 pub mod identity;

@@ -10,6 +10,10 @@ pub const ARGUMENTS_MAX: usize = 2 * MANY_OPERATIONS_MAX + 16;
 /// Bytes of one request that are kept: those of the largest command, and what stands around them.
 pub const REQUEST_BYTES_MAX: usize = 2 * VALUE_BYTES_MAX;
 
+/// One request of whoever has not shown who it is: a token and names are shorter.
+const STRANGER_BYTES_MAX: u64 = 8 << 10;
+const STRANGER_ARGUMENTS_MAX: u64 = 128;
+
 /// What a request may claim that is then read and refused: beyond, the connection ends.
 const CLAIMED_ARGUMENTS_MAX: u64 = 1 << 20;
 const CLAIMED_BYTES_MAX: u64 = 512 << 20;
@@ -41,6 +45,11 @@ pub enum ProtocolError {
     /// A line without an end.
     #[error("Protocol error: a line of more than {LINE_BYTES_MAX} bytes")]
     Line,
+    /// A large request of whoever is not let in.
+    #[error(
+        "Protocol error: before AUTH a request has at most {STRANGER_ARGUMENTS_MAX} strings and {STRANGER_BYTES_MAX} bytes"
+    )]
+    Stranger,
     /// A line with an open quote.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
@@ -63,12 +72,14 @@ pub struct Parser {
     refusal: Option<String>,
     /// Bytes of the line at the front that hold no end.
     searched: usize,
+    /// Nobody knows who asks: requests are small.
+    pub is_stranger: bool,
 }
 
 impl Parser {
-    /// Bytes of the request that has begun.
+    /// Bytes that are kept of the request that has begun.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.arguments.iter().map(Bytes::len).sum()
     }
 
     /// Bytes that the string needs which has begun and is kept, beyond what is here: for the buffer of the reader.
@@ -92,6 +103,9 @@ impl Parser {
                         };
                         // Nothing, or null: no request, and no answer.
                         self.left = count.unwrap_or(0);
+                        if self.is_stranger && self.left > STRANGER_ARGUMENTS_MAX {
+                            return Err(ProtocolError::Stranger);
+                        }
                         if self.left > ARGUMENTS_MAX as u64 {
                             let text = format!("a request of {} strings; one has at most {ARGUMENTS_MAX}", self.left);
                             self.refusal = Some(text);
@@ -128,6 +142,9 @@ impl Parser {
                 }
                 let Some(length) = self.length(bytes, "bulk length", CLAIMED_BYTES_MAX)? else { return Ok(false) };
                 let length = length.ok_or(ProtocolError::Length("bulk length"))?;
+                if self.is_stranger && self.bytes as u64 + length > STRANGER_BYTES_MAX {
+                    return Err(ProtocolError::Stranger);
+                }
                 self.begin(length);
                 // Its end is a part of it.
                 *self.string.insert(length + 2)

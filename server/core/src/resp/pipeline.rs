@@ -26,8 +26,14 @@ const SHARED_BYTES_MAX: usize = 32 << 10;
 /// Requests that wait for others and are passed over in one look.
 const PASSED_OVER_MAX: usize = 128;
 
-/// What an answer is expected to take before one has come, in bytes.
-const EXPECTED_BYTES: usize = 16 << 10;
+/// What a value is expected to take before one has come, in bytes.
+const EXPECTED_BYTES: usize = 64 << 10;
+
+/// Values asked for and not here: nobody knows how large they are.
+const READS_MAX: usize = 64;
+
+/// Bytes of answers that are written before the client has taken some.
+const WRITTEN_BYTES_MAX: usize = 1 << 20;
 
 /// What the cluster is asked.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +58,7 @@ enum State {
 #[derive(Debug)]
 struct Slot {
     state: State,
-    /// Bytes of the request.
+    /// Bytes of the request; done: of the answer.
     bytes: usize,
     /// It changes nothing.
     reads: bool,
@@ -96,10 +102,12 @@ pub struct Pipeline {
     calls: BTreeMap<u64, Call>,
     next_call: u64,
     uses: BTreeMap<Value, Use>,
-    /// Bytes of requests under way.
+    /// Bytes of `slots`.
     bytes: usize,
     waiting: usize,
-    /// What an answer is expected to take: that of the largest that came lately.
+    /// Values asked for.
+    reads: usize,
+    /// What a value is expected to take: that of the largest that came lately.
     expected: usize,
 }
 
@@ -113,6 +121,7 @@ impl Default for Pipeline {
             uses: BTreeMap::new(),
             bytes: 0,
             waiting: 0,
+            reads: 0,
             expected: EXPECTED_BYTES,
         }
     }
@@ -129,9 +138,14 @@ impl Pipeline {
         self.slots.is_empty()
     }
 
-    /// Bytes of the requests under way, and what their answers are expected to take.
+    /// Bytes of requests and answers, and what the values asked for are expected to take.
     pub fn bytes(&self) -> usize {
-        self.bytes + self.slots.len() * self.expected
+        self.bytes + self.reads * self.expected
+    }
+
+    /// Whether an answer waits only to be written.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.slots.front(), Some(Slot { state: State::Done(_), .. }))
     }
 
     /// A number for a question that is asked beside the pipeline.
@@ -142,7 +156,9 @@ impl Pipeline {
 
     /// An answer that needs nothing, in its turn.
     pub fn reply(&mut self, reply: Reply) {
-        self.slots.push_back(Slot { state: State::Done(reply), bytes: 0, reads: true, alone: false });
+        let bytes = reply.bytes();
+        self.bytes += bytes;
+        self.slots.push_back(Slot { state: State::Done(reply), bytes, reads: true, alone: false });
     }
 
     /// A request that the cluster is asked.
@@ -153,8 +169,8 @@ impl Pipeline {
         self.slots.push_back(Slot { state: State::Waiting(work), bytes, reads, alone: false });
     }
 
-    /// Asks what is ready.
-    pub fn dispatch(&mut self, map: &PartitionMap, asks: &mut Vec<Ask>) {
+    /// Asks what is ready, as far as there is room for so many bytes of values.
+    pub fn dispatch(&mut self, map: &PartitionMap, room: usize, asks: &mut Vec<Ask>) {
         if self.waiting == 0 {
             return;
         }
@@ -162,18 +178,23 @@ impl Pipeline {
         let (mut shared, mut reads) = (Vec::<Shared>::new(), BTreeMap::<Value, u64>::new());
         let mut anywhere = BTreeSet::new();
         let before = self.next_call;
-        let Pipeline { slots, first, calls, next_call, uses, waiting, .. } = self;
+        let reads_max = READS_MAX.min(self.reads + room / self.expected);
+        let Pipeline { slots, first, calls, next_call, uses, waiting, reads: under_way, .. } = self;
         for (number, slot) in (*first..).zip(slots) {
             let State::Waiting(work) = &slot.state else { continue };
             let partition = match partition_of(map, work) {
                 _ if work.gets_anywhere() => None,
                 Ok(partition) => partition,
                 Err(reply) => {
+                    // Its bytes stay those of the request.
                     slot.state = State::Done(reply);
                     *waiting -= 1;
                     continue;
                 }
             };
+            let values = work.values();
+            // The answer that all others wait for is asked for in any case.
+            let fits = values == 0 || number == *first || *under_way + values <= reads_max;
             let read = slot.reads;
             let shares = !slot.alone && !read && work.answers_little();
             let open = partition.and_then(|at| shared.iter_mut().find(|open| open.partition == at));
@@ -183,13 +204,14 @@ impl Pipeline {
                     && open.bytes + slot.bytes <= SHARED_BYTES_MAX
             });
             let joins = open.as_ref().map(|open| open.call);
-            let ready = work.keys().all(|key| {
-                let free = uses.get(key).is_none_or(|used| match read {
-                    true => used.writers == 0,
-                    false => used.readers == 0 && (used.writers == 0 || joins == Some(used.call)),
+            let ready = fits
+                && work.keys().all(|key| {
+                    let free = uses.get(key).is_none_or(|used| match read {
+                        true => used.writers == 0,
+                        false => used.readers == 0 && (used.writers == 0 || joins == Some(used.call)),
+                    });
+                    free && !blocked.contains(key)
                 });
-                free && !blocked.contains(key)
-            });
             if !ready {
                 blocked.extend(work.keys().cloned());
                 passed_over += 1;
@@ -199,6 +221,7 @@ impl Pipeline {
                 continue;
             }
             *waiting -= 1;
+            *under_way += values;
             let same = work.get().and_then(|key| reads.get(key)).copied();
             let call = joins.or(same).unwrap_or_else(|| {
                 *next_call += 1;
@@ -287,6 +310,7 @@ impl Pipeline {
             let Some(slot) = self.slots.get_mut((number - self.first) as usize) else { continue };
             let State::Asked(work) = std::mem::replace(&mut slot.state, State::Done(Reply::Nil)) else { continue };
             let read = slot.reads;
+            self.reads -= work.values();
             for key in work.keys() {
                 if let Some(used) = self.uses.get_mut(key) {
                     let count = if read { &mut used.readers } else { &mut used.writers };
@@ -302,7 +326,8 @@ impl Pipeline {
                 self.waiting += 1;
                 continue;
             }
-            slot.state = State::Done(match (&error, &mut rest) {
+            let values = work.values();
+            let reply = match (&error, &mut rest) {
                 (Some(error), _) => errors::reply(error, work.keys(), map),
                 (None, Some(rest)) if is_same => work.answer.reply(rest.as_slice(), now),
                 (None, Some(rest)) => {
@@ -311,19 +336,25 @@ impl Pipeline {
                 }
                 (None, None) if unmet => work.answer.unmet(),
                 (None, None) => work.answer.omitted(),
-            });
+            };
+            let bytes = reply.bytes();
+            if let Some(each) = bytes.checked_div(values) {
+                self.expected = each.max(self.expected - self.expected / 8).max(1);
+            }
+            self.bytes = self.bytes - slot.bytes + bytes;
+            (slot.state, slot.bytes) = (State::Done(reply), bytes);
         }
         true
     }
 
-    /// Writes the answers whose turn it is; `counted` hears of each whether it is an error.
+    /// Writes the answers whose turn it is, until enough is written; `counted` hears of each whether it is an error.
     pub fn write(&mut self, protocol: Protocol, out: &mut BytesMut, mut counted: impl FnMut(&Reply)) {
-        while let Some(Slot { state: State::Done(reply), bytes, .. }) = self.slots.front() {
-            let before = out.len();
+        while let Some(Slot { state: State::Done(reply), bytes, .. }) = self.slots.front()
+            && out.len() < WRITTEN_BYTES_MAX
+        {
             reply.encode(protocol, out);
             counted(reply);
             self.bytes -= bytes;
-            self.expected = (out.len() - before).max(self.expected - self.expected / 8);
             self.slots.pop_front();
             self.first += 1;
         }

@@ -6,6 +6,7 @@ use coppice_client::command::{Command, Operation, Output};
 use coppice_client::{KEYS_MAX, OpResult, Range, Value};
 
 use super::cursors::Cursors;
+use super::glob;
 use super::number;
 use super::reply::Reply;
 
@@ -81,6 +82,8 @@ pub enum Queued {
 pub struct RangePlan {
     /// Which keys, and how.
     pub range: Range,
+    /// Of these the keys that match; none: all.
+    pub pattern: Option<Bytes>,
     /// What they become.
     pub answer: RangeAnswer,
 }
@@ -97,10 +100,10 @@ pub enum RangeAnswer {
         /// So many were asked for; none: all.
         limit: Option<u64>,
     },
-    /// The keys that match.
-    Keys(Bytes),
-    /// The keys of a page that match, and the cursor of the next one.
-    Page(Option<Bytes>),
+    /// Its keys.
+    Keys,
+    /// The keys of a page, and the cursor of the next one.
+    Page,
     /// The first key: the next question is for the last one.
     RandomFirst,
     /// The last key: the next question is for one between.
@@ -112,12 +115,25 @@ pub enum RangeAnswer {
 /// What a range came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranged {
-    /// Its pairs; of a count: none.
+    /// Its pairs, of those that match; of a count: none.
     pub pairs: Vec<(Value, Value)>,
+    /// The last key that was looked at.
+    pub last: Option<Value>,
     /// How many there are.
     pub count: u64,
     /// A limit ended it.
     pub is_limited: bool,
+}
+
+impl Ranged {
+    /// One pair more of the range. Returns the steps that a pattern may have cost.
+    pub fn look_at(&mut self, pattern: Option<&Bytes>, key: &[u8], value: &[u8]) -> usize {
+        self.last = Some(key.into());
+        if pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
+            self.pairs.push((key.into(), value.into()));
+        }
+        pattern.map_or(0, |pattern| pattern.len()) * key.len()
+    }
 }
 
 /// The strings of a request, and what its plan depends on beside them.
@@ -207,6 +223,11 @@ impl Work {
     /// Bytes of keys and values.
     pub fn bytes(&self) -> usize {
         self.guards.iter().chain(&self.operations).map(bytes).sum()
+    }
+
+    /// Results that may hold a value.
+    pub fn values(&self) -> usize {
+        if self.answers_little() { 0 } else { self.operations.len() }
     }
 
     /// Whether its results are small, however large the values are: then it may share a command with others.

@@ -67,6 +67,19 @@ impl Reply {
         matches!(self, Reply::Error(_))
     }
 
+    /// Bytes that it takes, here and written, roughly.
+    pub fn bytes(&self) -> usize {
+        let content = match self {
+            Reply::Simple(_) | Reply::Integer(_) | Reply::Nil | Reply::NilArray => 0,
+            Reply::Error(text) | Reply::Text(text) => text.len(),
+            Reply::Bulk(value) => value.len(),
+            Reply::Array(items) => items.iter().map(Reply::bytes).sum(),
+            Reply::Map(pairs) => pairs.iter().map(|(key, value)| key.bytes() + value.bytes()).sum(),
+            Reply::Pairs(pairs) => pairs.iter().map(|(key, value)| key.len() + value.len() + 32).sum(),
+        };
+        content + size_of::<Reply>()
+    }
+
     /// Writes it.
     pub fn encode(&self, protocol: Protocol, out: &mut BytesMut) {
         let resp3 = protocol == Protocol::Resp3;

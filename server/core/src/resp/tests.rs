@@ -13,7 +13,6 @@ use coppice_client::wire::{Grant, PartitionId, Role, UserChange};
 use coppice_client::{OpResult, Value};
 
 use super::connection::{Counted, Limits};
-use super::cursors::Cursors;
 use super::identity::ClientRow;
 use super::pipeline::Ask;
 use super::plan::Ranged;
@@ -32,7 +31,10 @@ fn map() -> PartitionMap {
     PartitionMap { partitions: vec![entry(1, "", Some("m")), entry(2, "m", None)], ..PartitionMap::default() }
 }
 
+mod bounds;
+
 struct Client {
+    limits: Limits,
     connection: RespConnection,
     map: PartitionMap,
     access: Access,
@@ -51,24 +53,26 @@ const LIMITS: Limits = Limits { requests: 8, bytes: 1 << 20 };
 
 impl Client {
     fn new() -> Client {
-        Client::with(Access::default())
+        Client::with(Access::default(), LIMITS)
     }
 
-    fn with(access: Access) -> Client {
-        let mut node = NodeView { cursors: Cursors::new(6), clients: Default::default() };
+    fn with(access: Access, limits: Limits) -> Client {
+        let node = NodeView::new(6);
         let map = map();
         let mut context = Context {
             now: 1_000_000,
             draw: &|| 7,
             map: &map,
             access: &access,
-            node: &mut node,
+            node: &node,
+            room: LIMITS.bytes,
             loading: None,
             facts: &Facts::default,
         };
         let row = ClientRow { address: "127.0.0.1:5".into(), ..ClientRow::default() };
-        let connection = RespConnection::new(1, row, LIMITS, &mut context);
+        let connection = RespConnection::new(1, row, limits, &mut context);
         Client {
+            limits,
             connection,
             map,
             access,
@@ -88,7 +92,8 @@ impl Client {
             draw: &|| 7,
             map: &self.map,
             access: &self.access,
-            node: &mut self.node,
+            node: &self.node,
+            room: self.limits.bytes.saturating_sub(self.connection.bytes()),
             loading: self.loading,
             facts: &Facts::default,
         };
@@ -131,8 +136,8 @@ impl Client {
                 };
                 self.step(Some(Input::Answered { call, outcome }));
             }
-            Effect::Range { call, range } => {
-                let outcome = error.map_or_else(|| Ok(self.range(&range)), Err);
+            Effect::Range { call, range, pattern } => {
+                let outcome = error.map_or_else(|| Ok(self.range(&range, pattern.as_ref())), Err);
                 self.step(Some(Input::Ranged { call, outcome }));
             }
             other => panic!("{other:?} needs no answer"),
@@ -170,7 +175,7 @@ impl Client {
     }
 
     /// All pairs from low to high: the tests have few.
-    fn range(&self, range: &coppice_client::Range) -> Ranged {
+    fn range(&self, range: &coppice_client::Range, pattern: Option<&Bytes>) -> Ranged {
         let text = format!("{range:?}");
         let number = |name: &str| -> usize {
             let behind = text.split(name).nth(1).expect("a field");
@@ -191,7 +196,9 @@ impl Client {
         if text.contains("keys_only: true") {
             pairs.iter_mut().for_each(|(_, value)| *value = Value::EMPTY);
         }
-        Ranged { count: pairs.len() as u64, pairs, is_limited }
+        let mut ranged = Ranged { count: pairs.len() as u64, is_limited, ..Ranged::default() };
+        pairs.iter().for_each(|(key, value)| _ = ranged.look_at(pattern, key, value));
+        ranged
     }
 
     /// Types, and answers all that is asked, until all is read.
@@ -537,7 +544,7 @@ fn access(token: &Token) -> Access {
 #[test]
 fn whoever_shows_no_token_is_told_to() {
     let token = Token::generate().expect("random bits");
-    let mut client = Client::with(access(&token));
+    let mut client = Client::with(access(&token), LIMITS);
     let no_auth = "-NOAUTH Authentication required: AUTH with a user's token";
     assert_eq!(client.says("GET a|CLIENT ID|HELLO 3"), [no_auth; 3].join(" "));
     assert!(client.says("AUTH nonsense").starts_with("-WRONGPASS a user is known by its token"));
@@ -567,7 +574,7 @@ fn without_users_everybody_is_the_default_user() {
     assert!(
         client.says("AUTH somebody anything").starts_with("-ERR AUTH <token> called, and this cluster has no users")
     );
-    let mut forming = Client::with(Access::unknown());
+    let mut forming = Client::with(Access::unknown(), LIMITS);
     assert!(forming.says("GET a").starts_with("-LOADING this node does not know its cluster yet"));
     forming.loading = Some("recovering p1 40 %");
     forming.access = Access::default();

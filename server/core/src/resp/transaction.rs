@@ -72,11 +72,10 @@ impl Transaction {
     pub fn queue(&mut self, name: &str, planned: Result<Planned, Reply>) -> Reply {
         let Some(queue) = &mut self.queued else { return Reply::err("no transaction") };
         let queued = match planned {
-            Ok(Planned::Work(work)) if work.guards.is_empty() => queue.push(work),
-            Ok(Planned::Reply(reply)) => {
-                queue.commands.push((0, Queued::Reply(reply)));
-                Ok(())
+            Ok(Planned::Work(work)) if work.guards.is_empty() => {
+                queue.take(work.bytes(), work.operations, Queued::Answer(work.answer))
             }
+            Ok(Planned::Reply(reply)) => queue.take(reply.bytes(), Vec::new(), Queued::Reply(reply)),
             Ok(_) => Err(Reply::err(format_args!("{name} is not possible between MULTI and EXEC"))),
             Err(error) => Err(error),
         };
@@ -161,15 +160,16 @@ impl Transaction {
 }
 
 impl Queue {
-    fn push(&mut self, work: Work) -> Result<(), Reply> {
-        self.bytes += work.bytes();
-        if self.operations.len() + work.operations.len() > MANY_OPERATIONS_MAX || self.bytes > COMPOUND_BYTES_MAX {
+    fn take(&mut self, bytes: usize, operations: Vec<Operation>, queued: Queued) -> Result<(), Reply> {
+        self.bytes += bytes;
+        let count = (self.commands.len() + 1).max(self.operations.len() + operations.len());
+        if count > MANY_OPERATIONS_MAX || self.bytes > COMPOUND_BYTES_MAX {
             return Err(Reply::err(format_args!(
                 "a transaction has at most {MANY_OPERATIONS_MAX} operations and {COMPOUND_BYTES_MAX} bytes"
             )));
         }
-        self.commands.push((work.operations.len(), Queued::Answer(work.answer)));
-        self.operations.extend(work.operations);
+        self.commands.push((operations.len(), queued));
+        self.operations.extend(operations);
         Ok(())
     }
 

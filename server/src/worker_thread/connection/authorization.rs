@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use coppice_client::tls::names::Names;
 use coppice_client::token::Token;
@@ -17,15 +16,9 @@ use super::serve::put;
 use super::state::refuse_and_close;
 use super::{Connection, State, new_account};
 use crate::metrics::Op;
+use crate::shared::STRANGER_WAITS;
 use crate::worker_thread::WorkerThread;
 use coppice_core::incarnation::Identity;
-
-/// Whoever shows wrong credentials waits so long for the answer. Less than a client waits for a connection, so that it
-/// learns why; it holds no thread meanwhile, and is not read.
-const STRANGER_WAITS: Duration = Duration::from_millis(500);
-
-/// Connections of strangers that may wait at a node; beyond, they are closed at once and without an answer.
-pub const STRANGERS_MAX: usize = 64;
 
 impl Connection {
     /// Whether its client has said hello.
@@ -160,14 +153,12 @@ fn turn_away(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>, stream
     tracing::warn!(from = %from.host, port = from.port, "a client is refused: {stranger}");
     let shared = Arc::clone(&thread.borrow().shared);
     connection.state.borrow_mut().lifecycle.turn_away();
-    if !shared.usage.stranger_waits(STRANGERS_MAX) {
-        return connection.close();
-    }
+    let Some(place) = shared.usage.place_for_stranger() else { return connection.close() };
     let (thread, connection) = (thread.borrow().this(), Rc::clone(connection));
     let text = stranger.to_string();
     crate::task::spawn(async move {
         tokio::time::sleep(STRANGER_WAITS).await;
-        shared.usage.stranger_goes();
+        drop(place);
         refuse_and_close(&thread, &connection, stream, Refused::Unauthenticated { text });
     });
 }

@@ -7,7 +7,6 @@
 
 mod authorization;
 mod labels;
-mod partial_frame;
 mod serve;
 mod slices;
 mod state;
@@ -19,7 +18,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
-pub use authorization::STRANGERS_MAX;
 use bytes::{Bytes, BytesMut};
 use coppice_client::channel::Channel;
 use coppice_client::tls::Tls;

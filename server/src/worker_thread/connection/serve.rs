@@ -11,10 +11,10 @@ use coppice_client::wire::{Frame, FrameDecoder, Kind, encode_frame};
 use coppice_core::connection::{Dispatch, Pending, RefusedFrame, Slice, Unwritten, decode, frame_bytes_max};
 use coppice_core::worker::Input;
 
-use super::partial_frame::PartialFrame;
 use super::state::refuse_and_close;
 use super::{Connection, PendingRequest, State, authorization, labels, slices};
 use crate::metrics::Queue;
+use crate::shared::PartialFrame;
 use crate::worker_thread::{WorkerThread, control_requests};
 
 /// Serves `connection` until it ends.

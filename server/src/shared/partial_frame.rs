@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
-use crate::shared::Shared;
+use super::Shared;
 
 /// Where the node is full of frames that are not whole, one of them has so long to become whole.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(5);
