@@ -1,5 +1,6 @@
 //! Keys: their first eight bytes as one integer, the comparison built on it, and ranges of keys.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Deref;
 
@@ -41,12 +42,27 @@ impl<'a> Probe<'a> {
     }
 }
 
+/// What two keys have in common at their front.
+pub(crate) fn common<'a>(one: &'a [u8], other: &[u8]) -> &'a [u8] {
+    &one[..one.iter().zip(other).take_while(|(one, other)| one == other).count()]
+}
+
+/// What keys in their order have in common at their front.
+pub(crate) fn common_of_all(keys: &[Key]) -> Key {
+    keys.first().zip(keys.last()).map_or(Key::EMPTY, |(first, last)| Key::from(common(first, last)))
+}
+
+/// How `key` lies to keys that all begin with `prefix`; equal: it begins so too.
+#[inline]
+pub(crate) fn compare_prefix(key: &[u8], prefix: &[u8]) -> Ordering {
+    key[..key.len().min(prefix.len())].cmp(prefix)
+}
+
 /// A short key above everything in a left node and not above the first key of its right neighbour. Eight bytes if
 /// that is possible: such separators compare as integers.
 pub(crate) fn separator(left_last: &[u8], right_first: &[u8]) -> Key {
     debug_assert!(left_last < right_first, "nodes out of order");
-    let common = left_last.iter().zip(right_first).take_while(|(a, b)| a == b).count();
-    let len = (common + 1).max(8).min(right_first.len());
+    let len = (common(left_last, right_first).len() + 1).max(8).min(right_first.len());
     Key::from(&right_first[..len])
 }
 

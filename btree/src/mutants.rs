@@ -11,6 +11,7 @@ pub const NAMES: &[&str] = &[
     "cow_in_place",
     "range_no_snapshot",
     "hint_unverified",
+    "prefix_unverified",
 ];
 
 /// A cell through which the mutant `range_no_snapshot` shows cursors the moving tree.

@@ -1,6 +1,8 @@
 //! The inner node: separators in blocks, as integers where their heads say enough, and the links to the children.
 
-use crate::key::{Probe, head};
+use std::cmp::Ordering;
+
+use crate::key::{Probe, common, common_of_all, compare_prefix, head};
 use crate::node::{Children, Link, LinkMut, Node, Owners, Split, Summary, prefetch};
 use crate::search::{BLOCK, block_of, count_below, count_in_block, take_sample};
 use crate::value::Key;
@@ -38,7 +40,11 @@ pub(crate) struct Inner {
 
 /// Separators of any length. A type of its own, so that an inner node holds one word for it.
 #[derive(Clone)]
-struct Tails(Vec<Key>);
+struct Tails {
+    /// What all of them begin with; heads are of what stands behind.
+    prefix: Key,
+    keys: Vec<Key>,
+}
 
 const SAMPLES: usize = INNER_SLOTS / BLOCK - 1;
 /// The lines before the heads: `owners` to `tails`.
@@ -152,7 +158,7 @@ impl Inner {
 
     pub fn separator(&self, at: usize) -> Key {
         match &self.tails {
-            Some(tails) => tails.0[at].clone(),
+            Some(tails) => tails.keys[at].clone(),
             None => Key::from(self.heads[at].to_be_bytes()),
         }
     }
@@ -199,19 +205,30 @@ impl Inner {
     /// [`Inner::search`] where heads are not everything.
     #[inline(never)]
     fn search_odd(&self, probe: Probe<'_>) -> usize {
-        let below = count_below(&self.sample, &self.heads, probe.head);
         let Some(tails) = &self.tails else {
             // A shorter key lies below every eight-byte separator with its head; a longer one does not.
-            return if probe.key.len() < 8 { below } else { self.count_not_above(probe.head) };
+            let is_short = probe.key.len() < 8;
+            return if is_short { self.count_below(probe.head) } else { self.count_not_above(probe.head) };
         };
-        let end = self.count_not_above(probe.head);
-        below + tails.0[below..end].partition_point(|tail| tail.as_slice() <= probe.key)
+        match compare_prefix(probe.key, &tails.prefix) {
+            Ordering::Less => return 0,
+            Ordering::Greater => return self.len() - 1,
+            Ordering::Equal => {}
+        }
+        let head = head(&probe.key[tails.prefix.len()..]);
+        let (below, end) = (self.count_below(head), self.count_not_above(head));
+        below + tails.keys[below..end].partition_point(|tail| tail.as_slice() <= probe.key)
+    }
+
+    /// The number of separators whose heads are below `head`.
+    fn count_below(&self, head: u64) -> usize {
+        count_below(&self.sample, &self.heads, head)
     }
 
     /// The number of separators whose heads are not above `head`.
     fn count_not_above(&self, head: u64) -> usize {
         match head.checked_add(1) {
-            Some(bound) => count_below(&self.sample, &self.heads, bound),
+            Some(bound) => self.count_below(bound),
             None => self.len() - 1,
         }
     }
@@ -234,16 +251,45 @@ impl Inner {
     pub fn insert_child(&mut self, at: usize, separator: Key, child: Link) {
         let len = self.len();
         if self.tails.is_none() && separator.len() != 8 {
-            self.tails = Some(Box::new(Tails((0..len - 1).map(|i| self.separator(i)).collect())));
+            let keys = (0..len - 1).map(|i| self.separator(i)).collect();
+            self.tails = Some(Box::new(Tails { prefix: Key::EMPTY, keys }));
         }
+        if let Some(tails) = &self.tails
+            && !separator.starts_with(&tails.prefix)
+        {
+            let prefix = Key::from(common(&tails.prefix, &separator));
+            self.skip(prefix);
+        }
+        let skipped = self.tails.as_ref().map_or(0, |tails| tails.prefix.len());
         self.heads.copy_within(at..len - 1, at + 1);
-        self.heads[at] = head(&separator);
+        self.heads[at] = head(&separator[skipped..]);
         take_sample(&mut self.sample, &self.heads, at, len);
         if let Some(tails) = &mut self.tails {
-            tails.0.insert(at, separator);
+            tails.keys.insert(at, separator);
         }
         self.children.insert(at + 1, len, child);
         self.len += 1;
+        // Each time that the node has doubled: a constant for each separator.
+        if len.is_power_of_two() {
+            self.skip_common();
+        }
+    }
+
+    /// Heads of separators of any length stand behind this prefix of all of them from now on.
+    fn skip(&mut self, prefix: Key) {
+        let Some(tails) = &mut self.tails else { return };
+        for (stored, tail) in self.heads.iter_mut().zip(&tails.keys) {
+            *stored = head(&tail[prefix.len()..]);
+        }
+        tails.prefix = prefix;
+        take_sample(&mut self.sample, &self.heads, 0, INNER_SLOTS);
+    }
+
+    /// Heads stand behind all that the separators have in common.
+    fn skip_common(&mut self) {
+        if let Some(tails) = &self.tails {
+            self.skip(common_of_all(&tails.keys));
+        }
     }
 
     /// Takes out the child to the right of child `at`. The summary stays.
@@ -254,7 +300,10 @@ impl Inner {
         self.heads[len - 2] = u64::MAX;
         take_sample(&mut self.sample, &self.heads, at, len);
         if let Some(tails) = &mut self.tails {
-            tails.0.remove(at);
+            tails.keys.remove(at);
+            if tails.keys.is_empty() {
+                tails.prefix = Key::EMPTY;
+            }
         }
         let right = self.children.remove(at + 1, len).expect("a child in every slot below len");
         self.len -= 1;
@@ -271,10 +320,10 @@ impl Inner {
         self.heads[at - 1..].fill(u64::MAX);
         take_sample(&mut self.sample, &self.heads, at - 1, INNER_SLOTS);
         if let Some(tails) = &mut self.tails {
-            right.tails = Some(Box::new(Tails(tails.0.split_off(at))));
-            tails.0.pop();
-            right.drop_needless_tails();
-            self.drop_needless_tails();
+            right.tails = Some(Box::new(Tails { prefix: tails.prefix.clone(), keys: tails.keys.split_off(at) }));
+            tails.keys.pop();
+            right.settle_tails();
+            self.settle_tails();
         }
         right.children = self.children.split_off(at);
         right.summary = right.children().fold(Summary::default(), |sum, child| sum.plus(child.summary()));
@@ -304,9 +353,13 @@ impl Inner {
         self.children.set(at, child);
     }
 
-    fn drop_needless_tails(&mut self) {
-        if self.tails.as_ref().is_some_and(|tails| tails.0.iter().all(|tail| tail.len() == 8)) {
+    /// After a cut: separators of eight bytes need nothing beside their heads.
+    fn settle_tails(&mut self) {
+        if self.tails.as_ref().is_some_and(|tails| tails.keys.iter().all(|tail| tail.len() == 8)) {
+            self.skip(Key::EMPTY);
             self.tails = None;
+        } else {
+            self.skip_common();
         }
     }
 
@@ -326,8 +379,10 @@ impl Inner {
             return Err("the sample does not match the heads");
         }
         if let Some(tails) = &self.tails {
-            let same = |(tail, stored): (&Key, &u64)| head(tail) == *stored;
-            if tails.0.len() != seps || !tails.0.iter().zip(&self.heads).all(same) {
+            let same = |(tail, stored): (&Key, &u64)| {
+                tail.starts_with(&tails.prefix) && head(&tail[tails.prefix.len()..]) == *stored
+            };
+            if tails.keys.len() != seps || !tails.keys.iter().zip(&self.heads).all(same) {
                 return Err("separators do not match their heads");
             }
         }

@@ -24,9 +24,11 @@ pub enum Pairs {
     Mixed,
     /// Long keys that share their first bytes.
     Long,
+    /// Keys that begin with others, and with long runs of what others begin with.
+    Nested,
 }
 
-pub const ALL_PAIRS: [Pairs; 3] = [Pairs::Words, Pairs::Mixed, Pairs::Long];
+pub const ALL_PAIRS: [Pairs; 4] = [Pairs::Words, Pairs::Mixed, Pairs::Long, Pairs::Nested];
 
 impl Pairs {
     /// Key number `n`; neighbours in number are not always neighbours in order.
@@ -40,6 +42,7 @@ impl Pairs {
                 _ => n.to_be_bytes().to_vec(),
             },
             Self::Long => format!("a common prefix/{n:05}/and some more bytes").into_bytes(),
+            Self::Nested => format!("{:b}", n * n).into_bytes(),
         }
     }
 

@@ -104,7 +104,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard(
         "SP3",
         "undo in log order, or physical across node splits",
-        &[sim("undo_forward"), cargo("hint_unverified")],
+        &[sim("undo_forward"), cargo("hint_unverified"), cargo("prefix_unverified")],
     ),
     hazard("SP4", "session row not undone: retry gets the undone answer", &[sim("undo_no_session")]),
     hazard("SP5", "last ticket not undone: a later Place fits a false chain", &[sim("undo_no_ticket")]),
