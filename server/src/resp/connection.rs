@@ -151,11 +151,7 @@ impl Connection {
             let waits = arriving.must_wait() || self.account.room() == 0;
             let reads = self.resp.wants_input() && !self.has_ended && !stops && !waits;
             let stalled_until = self.stalled_since.map(|since| since + shared.config.limits.stalled_reader);
-            let deadline = match (stalled_until, self.resp.is_let_in()) {
-                (Some(until), _) => until,
-                (None, false) => stranger_until,
-                (None, true) => Instant::now() + Duration::from_secs(3_600),
-            };
+            let deadline = stalled_until.or_else(|| (!self.resp.is_let_in()).then_some(stranger_until));
             tokio::select! {
                 () = self.seat.inbox.bell.notified() => {}
                 readable = self.channel.readable(), if reads => {
@@ -164,11 +160,7 @@ impl Connection {
                 }
                 writable = self.channel.writable(), if unsent => writable?,
                 _ = stopped.changed(), if !stops => {}
-                () = tokio::time::sleep_until(deadline) => {
-                    if self.stalled_since.is_some() || !self.resp.is_let_in() {
-                        return Ok(());
-                    }
-                }
+                () = tokio::time::sleep_until(deadline.unwrap_or(stranger_until)), if deadline.is_some() => return Ok(()),
                 // The node has no room for more bytes: other connections give some back.
                 () = tokio::time::sleep(NO_ROOM_WAITS), if waits => {
                     if arriving.must_wait() && arriving.is_overdue() {
