@@ -86,6 +86,12 @@ fn between(text: &str, max: u64) -> Result<u64, String> {
     if (1..=max).contains(&count) { Ok(count) } else { Err(format!("it must be between 1 and {max}")) }
 }
 
+fn within(text: &str) -> Result<(f64, f64), String> {
+    let ends = text.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    let inside = |&(from, to): &(f64, f64)| 0.0 <= from && from < to && to <= 1.0;
+    ends.filter(inside).ok_or_else(|| "it is FROM..TO, two shares between 0 and 1, like 0.25..0.5".to_owned())
+}
+
 /// Commands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
@@ -169,6 +175,9 @@ pub struct RunArgs {
     /// Of ranges, this percentage spans two partitions
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=100), default_value_t = 0)]
     pub cross_percent: u8,
+    /// Only keys of a part of the key space, as shares of all 8-byte keys, like 0.25..0.5: a hot spot
+    #[arg(long, value_parser = within, value_name = "FROM..TO")]
+    pub within: Option<(f64, f64)>,
     /// Run only on a cluster of so many partitions
     #[arg(long)]
     pub partitions: Option<u32>,

@@ -123,7 +123,11 @@ fn prepare<'a>(args: &'a RunArgs, global: &'a Global) -> Result<PreparedRun<'a>,
             "coppice-load run --workload b",
         ));
     }
-    let description = store.describe()?;
+    let mut description = store.describe()?;
+    if let Some((from, to)) = args.within {
+        let none = || Failure::usage(format!("--within {from}..{to}"), "no partition has keys there", "a wider part");
+        description.keys = description.keys.within((from, to)).ok_or_else(none)?;
+    }
     let reported = || description.stored.unwrap_or(0).max(ENTRIES_MIN);
     let entries = args.preload.or(args.entries).or(records).unwrap_or_else(reported);
     let plan = plan_of(args, mix, entries, &description)?;

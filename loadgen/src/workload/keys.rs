@@ -70,6 +70,20 @@ impl KeySpace {
         (!space.parts.is_empty()).then_some(space)
     }
 
+    /// The keys of this space at a share `from` to `to` of all 8-byte keys; `None` if no partition has room there.
+    pub fn within(&self, (from, to): (f64, f64)) -> Option<KeySpace> {
+        let at = |share: f64| (share.clamp(0.0, 1.0) * 2_f64.powi(64)) as u128;
+        let mut space = KeySpace { parts: Vec::new(), skipped: self.skipped };
+        for part in &self.parts {
+            let (low, end) = (u128::from(part.low).max(at(from)), part.end().min(at(to)));
+            match end.checked_sub(low).filter(|&span| span >= SPAN_MIN) {
+                Some(span) => space.parts.push(Part { low: low as u64, span }),
+                None => space.skipped += 1,
+            }
+        }
+        (!space.parts.is_empty()).then_some(space)
+    }
+
     /// The space of all 8-byte keys, cut evenly (what `init --partitions` does, operations.md 1.2).
     pub fn even(partitions: u64) -> KeySpace {
         let boundary = |i: u64| ((u128::from(i) << 64) / u128::from(partitions)) as u64;
@@ -179,6 +193,16 @@ mod tests {
     fn part_of(key: u64) -> usize {
         let key = key.to_be_bytes();
         [b"g".as_slice(), b"n", b"t"].iter().filter(|boundary| key.as_slice() >= **boundary).count()
+    }
+
+    #[test]
+    fn a_part_of_the_key_space_has_the_keys_inside_it() {
+        let space = KeySpace::even(4).within((0.2, 0.5)).unwrap();
+        assert_eq!((space.parts(), space.skipped()), (2, 2));
+        let inside = |key: u64| (0.2..0.5).contains(&(key as f64 / 2_f64.powi(64)));
+        assert!((0..1_000).all(|at| inside(space.key(at))));
+        assert!(KeySpace::even(4).within((0.3, 0.300_000_000_01)).is_none());
+        assert_eq!(KeySpace::even(4).within((0.0, 1.0)), Some(KeySpace::even(4)));
     }
 
     #[test]
