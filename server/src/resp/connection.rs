@@ -160,7 +160,9 @@ impl Connection {
                 }
                 writable = self.channel.writable(), if unsent => writable?,
                 _ = stopped.changed(), if !stops => {}
-                () = tokio::time::sleep_until(deadline.unwrap_or(stranger_until)), if deadline.is_some() => return Ok(()),
+                () = tokio::time::sleep_until(deadline.unwrap_or(stranger_until)), if deadline.is_some() => {
+                    return Ok(());
+                }
                 // The node has no room for more bytes: other connections give some back.
                 () = tokio::time::sleep(NO_ROOM_WAITS), if waits => {
                     if arriving.must_wait() && arriving.is_overdue() {
