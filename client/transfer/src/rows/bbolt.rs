@@ -16,8 +16,6 @@ const FLAG_BRANCH: u16 = 1;
 const FLAG_LEAF: u16 = 2;
 /// A leaf element that is a bucket.
 const ELEMENT_BUCKET: u32 = 1;
-/// Deeper trees than this hold more than any disk: one that loops.
-const DEPTH_MAX: usize = 40;
 /// Page sizes at which a second page of the root may be, if the first is damaged.
 const PAGE_SIZES: [u64; 7] = [4096, 8192, 16_384, 32_768, 65_536, 1024, 2048];
 
@@ -108,7 +106,8 @@ impl Bolt {
         Ok(Bolt { file, size, page_size, root })
     }
 
-    fn page(&self, number: u64) -> Result<Page, RowError> {
+    /// Reads a page, at the cost of a budget of bytes.
+    fn page(&self, number: u64, budget: &mut u64) -> Result<Page, RowError> {
         let offset = number.checked_mul(self.page_size).filter(|offset| *offset < self.size);
         let offset = offset.ok_or_else(|| RowError::byte(0, format!("the file has no page {number}")))?;
         let mut header = [0; HEADER_BYTES];
@@ -119,6 +118,8 @@ impl Bolt {
         if u64_at(&header, 0) != Some(number) || bytes > self.size - offset {
             return Err(RowError::byte(offset, format!("this is not page {number}")));
         }
+        *budget =
+            budget.checked_sub(bytes).ok_or_else(|| RowError::byte(offset, "the pages of the file form no tree"))?;
         let mut page = Page { offset, bytes: vec![0; bytes as usize] };
         self.file.read_exact_at(&mut page.bytes, offset).map_err(failed)?;
         Ok(page)
@@ -129,7 +130,8 @@ impl Bolt {
     /// # Errors
     /// There is no such bucket.
     pub fn bucket(&self, name: &[u8]) -> Result<Walk, RowError> {
-        let mut walk = Walk { path: vec![(self.page(self.root)?, 0)], pages: 1 };
+        let mut pages = self.size;
+        let mut walk = Walk { path: vec![(self.page(self.root, &mut pages)?, 0)], pages, elements: self.size };
         while let Some(mut element) = walk.step(self)? {
             if element.key == name && element.flags & ELEMENT_BUCKET != 0 {
                 // `u64 root page, u64 sequence`; a small bucket is a page behind them.
@@ -137,10 +139,10 @@ impl Bolt {
                     Some(0) if element.value.len() >= HEADER_BYTES => {
                         Page { offset: element.offset, bytes: element.value.split_off(HEADER_BYTES) }
                     }
-                    Some(number) if number > 0 => self.page(number)?,
+                    Some(number) if number > 0 => self.page(number, &mut walk.pages)?,
                     _ => return Err(RowError::byte(element.offset, "a bucket without a root")),
                 };
-                return Ok(Walk { path: vec![(root, 0)], pages: 1 });
+                return Ok(Walk { path: vec![(root, 0)], pages: walk.pages, elements: self.size });
             }
         }
         let name = String::from_utf8_lossy(name);
@@ -163,8 +165,10 @@ pub struct Element {
 /// The pages from the root of a bucket to the place of the next pair.
 pub struct Walk {
     path: Vec<(Page, usize)>,
-    /// How many were read: a tree that shares pages, or loops, has more than the file.
+    /// Bytes of pages that it may still read: a tree that shares pages, or loops, has more than the file.
     pages: u64,
+    /// Bytes of keys and values that it may still give: pairs that overlap have more than the file.
+    elements: u64,
 }
 
 impl Walk {
@@ -184,15 +188,13 @@ impl Walk {
             match page.flags() {
                 FLAG_LEAF => {
                     let (key, value, flags) = page.leaf(place).ok_or_else(damaged)?;
+                    let bytes = (key.len() + value.len()) as u64;
+                    self.elements = self.elements.checked_sub(bytes).ok_or_else(damaged)?;
                     return Ok(Some(Element { key: key.to_vec(), value: value.to_vec(), offset: page.offset, flags }));
                 }
                 FLAG_BRANCH => {
                     let (_, number) = page.branch(place).ok_or_else(damaged)?;
-                    self.pages += 1;
-                    if self.path.len() >= DEPTH_MAX || self.pages > bolt.size / bolt.page_size {
-                        return Err(RowError::byte(0, "the pages of the file form no tree"));
-                    }
-                    let child = bolt.page(number)?;
+                    let child = bolt.page(number, &mut self.pages)?;
                     self.path.push((child, 0));
                 }
                 _ => return Err(damaged()),
@@ -309,5 +311,39 @@ pub(super) mod tests {
         let mut inline = bolt.bucket(b"alarm").expect("a bucket");
         assert_eq!(inline.step(&bolt).expect("a page").map(|element| element.value), Some(b"y".to_vec()));
         assert!(bolt.bucket(b"lease").is_err());
+    }
+
+    /// What the bucket `key` of a file ends with, whose pages from its root on are these.
+    fn refused(pages: &[Vec<u8>]) -> String {
+        let whole = file(&[]);
+        let bytes = [&whole[..3 * PAGE], &pages.concat()].concat();
+        let bolt = Bolt::open(opened(&bytes), bytes.len() as u64).expect("a file");
+        let mut walk = bolt.bucket(b"key").expect("a bucket");
+        loop {
+            match walk.step(&bolt) {
+                Ok(element) => assert!(element.is_some(), "nothing was refused"),
+                Err(error) => return error.what,
+            }
+        }
+    }
+
+    #[test]
+    fn a_walk_reads_and_gives_no_more_than_the_file_holds() {
+        let no_tree = "the pages of the file form no tree";
+        let children = |page: u64| vec![(0, b"k".to_vec(), Vec::new(), page); 4];
+        // Four times the same leaf, which with its overflow is half of the file; and a root that claims all of it.
+        let leaf = page(4, FLAG_LEAF, &[(0, b"k".to_vec(), vec![7; 4 * PAGE], 0)]);
+        assert_eq!(refused(&[page(3, FLAG_BRANCH, &children(4)), leaf.clone()]), no_tree);
+        let mut root = page(3, FLAG_BRANCH, &children(4));
+        root[12..16].copy_from_slice(&(leaf.len() as u32 / PAGE as u32).to_le_bytes());
+        assert_eq!(refused(&[root, leaf]), no_tree);
+        // Elements that are all the same bytes.
+        let mut leaf = page(3, FLAG_LEAF, &[(0, b"k".to_vec(), vec![7; 4 * PAGE], 0)]);
+        leaf[10] = 4;
+        for place in 1..4 {
+            let at = HEADER_BYTES + place * ELEMENT_BYTES;
+            leaf.copy_within(HEADER_BYTES..HEADER_BYTES + ELEMENT_BYTES, at);
+        }
+        assert_eq!(refused(&[leaf]), "a damaged page");
     }
 }
