@@ -20,8 +20,8 @@ use crate::manifest::{ChunkEntry, Header, Manifest};
 const READINGS_MAX: u32 = 10;
 /// Pause before it is read again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Longest rest behind a chunk: the reading must end before its snapshots expire.
-const REST_MAX: Duration = Duration::from_millis(100);
+/// Longest pause behind a chunk: the reading must end before its snapshots expire.
+const PACE_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Chunks that wait to be written: what the reader is ahead of the disk.
 const CHUNKS_AHEAD: usize = 8;
 
@@ -196,7 +196,7 @@ async fn stream(
                 // The writer has failed, and says why.
                 return Ok(moment);
             }
-            tokio::time::sleep(rest(begun.elapsed(), pace)).await;
+            tokio::time::sleep(pace_pause(begun.elapsed(), pace)).await;
             begun = Instant::now();
         }
     }
@@ -209,10 +209,10 @@ async fn stream(
     Ok(Moment { ticket: ticket(&range), positions: positions(&range), ..moment })
 }
 
-/// How long to rest behind a chunk that took so long. Where the cluster is busy chunks take longer, and the rest too.
-fn rest(busy: Duration, pace: u32) -> Duration {
+/// How long to pause behind a chunk that took so long. Where the cluster is busy chunks take longer, and the pause too.
+fn pace_pause(busy: Duration, pace: u32) -> Duration {
     let pace = pace.clamp(1, 100);
-    (busy * (100 - pace) / pace).min(REST_MAX)
+    (busy * (100 - pace) / pace).min(PACE_PAUSE_MAX)
 }
 
 fn ticket(range: &RangeStream) -> Option<String> {
@@ -230,9 +230,9 @@ mod tests {
     #[test]
     fn a_pace_is_a_share_of_the_time() {
         let busy = Duration::from_millis(10);
-        assert_eq!(rest(busy, 100), Duration::ZERO);
-        assert_eq!(rest(busy, 50), busy);
-        assert_eq!(rest(busy, 25), busy * 3);
-        assert_eq!((rest(busy, 0), rest(busy, 1)), (REST_MAX, REST_MAX));
+        assert_eq!(pace_pause(busy, 100), Duration::ZERO);
+        assert_eq!(pace_pause(busy, 50), busy);
+        assert_eq!(pace_pause(busy, 25), busy * 3);
+        assert_eq!((pace_pause(busy, 0), pace_pause(busy, 1)), (PACE_PAUSE_MAX, PACE_PAUSE_MAX));
     }
 }
