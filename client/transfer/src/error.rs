@@ -93,9 +93,9 @@ pub enum Refusal {
     /// A key with the prefix is longer than keys may be.
     #[error("with the prefix, the key {0} is too long")]
     LongKey(String),
-    /// A position was kept for another file.
-    #[error("{} was kept for another content of the file", .0.display())]
-    OtherFile(PathBuf),
+    /// A position was kept for another file, or another plan.
+    #[error("{} was kept for another content of the file, other flags or another cluster", .0.display())]
+    OtherImport(PathBuf),
     /// There is no position to go on from.
     #[error("{} does not exist: there is nothing to resume", .0.display())]
     NoPosition(PathBuf),

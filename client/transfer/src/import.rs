@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use coppice_client::{Client, Value};
+use coppice_client::{Client, ClusterId, Value};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
@@ -39,7 +39,7 @@ const HEAD_BYTES: u64 = 64 << 10;
 const POSITION_FORMAT: u64 = 1;
 
 /// The formats that are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Format {
     /// Comma-separated values.
     Csv,
@@ -53,10 +53,11 @@ pub enum Format {
     Bin,
 }
 
-/// What an import is asked for.
-#[derive(Clone, Debug)]
+/// What an import is asked for. What is serialized says which rows it makes of a file.
+#[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     /// The file; none: stdin.
+    #[serde(skip)]
     pub file: Option<PathBuf>,
     /// Its format.
     pub format: Format,
@@ -67,6 +68,7 @@ pub struct Plan {
     /// Stands before each key.
     pub prefix: Vec<u8>,
     /// Goes on with an interrupted import of the file.
+    #[serde(skip)]
     pub resume: bool,
 }
 
@@ -108,13 +110,14 @@ pub struct ImportError {
     pub position: Option<PathBuf>,
 }
 
-/// How far an import has come: what is beside its file until it is done.
+/// How far an import has come, and which one: what is beside its file until it is done.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Position {
     format: u64,
     rows: u64,
     size: u64,
     head: u32,
+    plan: u32,
 }
 
 /// Where the position of an import of this file is kept.
@@ -125,13 +128,20 @@ pub fn position_of(file: &Path) -> PathBuf {
 }
 
 impl Position {
-    /// Of the beginning of a file.
-    fn begin(file: &Path) -> Result<Position> {
+    /// Of an import that begins: of this file, by this plan, into this cluster.
+    fn begin(file: &Path, plan: &Plan, cluster: ClusterId) -> Result<Position> {
         let mut head = Vec::new();
         let mut input = File::open(file).map_err(at(file))?;
         let size = input.metadata().map_err(at(file))?.len();
         input.by_ref().take(HEAD_BYTES).read_to_end(&mut head).map_err(at(file))?;
-        Ok(Position { format: POSITION_FORMAT, rows: 0, size, head: crc32c::crc32c(&head) })
+        let plan = serde_json::to_vec(&(plan, cluster)).expect("plans hold no maps");
+        Ok(Position {
+            format: POSITION_FORMAT,
+            rows: 0,
+            size,
+            head: crc32c::crc32c(&head),
+            plan: crc32c::crc32c(&plan),
+        })
     }
 
     /// What an earlier import has kept of this file.
@@ -145,7 +155,7 @@ impl Position {
         };
         let kept: Position = serde_json::from_slice(&text).map_err(|error| damaged(path, None, error.to_string()))?;
         if kept != (Position { rows: kept.rows, ..*self }) {
-            return Err(Refusal::OtherFile(path.to_owned()).into());
+            return Err(Refusal::OtherImport(path.to_owned()).into());
         }
         Ok(kept)
     }
@@ -263,7 +273,13 @@ pub async fn import(
     let file = plan.file.as_deref().filter(regular);
     let path = file.map(position_of);
     let mut import = Import { loader: Loader::new(client, Present::Overwrite), under_way: VecDeque::new(), rows: 0 };
-    let begun = file.map(Position::begin).transpose();
+    let begun = match file {
+        Some(file) => match client.map().await {
+            Ok(map) => Position::begin(file, plan, map.cluster).map(Some),
+            Err(error) => Err(error.into()),
+        },
+        None => Ok(None),
+    };
     let kept = begun.and_then(|begun| match (begun, &path) {
         (begun, _) if !plan.resume => Ok(begun),
         (Some(begun), Some(path)) => begun.kept(path).map(Some),
@@ -359,6 +375,7 @@ async fn run(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::Coding;
 
     #[test]
     fn of_equal_keys_the_last_row_stays() {
@@ -383,15 +400,24 @@ mod tests {
         fs::create_dir_all(&directory).expect("the temporary directory takes one");
         let file = directory.join("rows.csv");
         fs::write(&file, "key,value\n").expect("it is writable");
-        let (begun, path) = (Position::begin(&file).expect("a file"), position_of(&file));
+        let options = TextOptions::default();
+        let plan = Plan { file: None, format: Format::Rdb, options, database: 0, prefix: Vec::new(), resume: false };
+        let begin = |plan: &Plan, cluster| Position::begin(&file, plan, ClusterId(cluster)).expect("a file");
+        let (begun, path) = (begin(&plan, 1), position_of(&file));
         assert_eq!(path.file_name().and_then(|name| name.to_str()), Some("rows.csv.position"));
         assert!(matches!(begun.kept(&path), Err(Error::Refused(Refusal::NoPosition(_)))));
         Position { rows: 77, ..begun }.write(&path).expect("it is writable");
-        let begun = Position::begin(&file).expect("a file");
-        assert_eq!(begun.kept(&path).expect("kept").rows, 77);
+        let resumed = Plan { file: Some(file.clone()), resume: true, ..plan.clone() };
+        assert_eq!(begin(&resumed, 1).kept(&path).expect("kept").rows, 77);
+        let other = |begun: Position| matches!(begun.kept(&path), Err(Error::Refused(Refusal::OtherImport(_))));
+        assert!(other(begin(&plan, 2)));
+        assert!(other(begin(&Plan { database: 1, ..plan.clone() }, 1)));
+        assert!(other(begin(&Plan { prefix: b"x/".to_vec(), ..plan.clone() }, 1)));
+        assert!(other(begin(&Plan { format: Format::Bin, ..plan.clone() }, 1)));
+        let options = TextOptions { coding: Coding::Hex, ..plan.options.clone() };
+        assert!(other(begin(&Plan { options, ..plan.clone() }, 1)));
         fs::write(&file, "key,other\n").expect("it is writable");
-        let changed = Position::begin(&file).expect("a file");
-        assert!(matches!(changed.kept(&path), Err(Error::Refused(Refusal::OtherFile(_)))));
+        assert!(other(begin(&plan, 1)));
         fs::remove_dir_all(&directory).expect("it is there");
     }
 }

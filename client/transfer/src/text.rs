@@ -1,9 +1,10 @@
 //! Byte strings as people write and read them: as they are, as numbers (`--int`), in hex or base64.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// How keys and values stand on the command line and in what is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub enum Coding {
     /// Bytes as they are; in tables, what is not printable ASCII shows as `0x..`.
     #[default]

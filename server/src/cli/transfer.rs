@@ -364,8 +364,9 @@ fn of_refusal(refusal: &Refusal, context: &Context, resume: Option<String>) -> P
         Refusal::LongKey(_) => {
             (Exit::Usage, "too_large", "--prefix".to_owned(), "a key has at most 4 KiB, its prefix included", help())
         }
-        Refusal::OtherFile(path) => {
-            let cause = "the file was replaced or changed; without --resume it is imported from its beginning";
+        Refusal::OtherImport(path) => {
+            let cause =
+                "only the import that was interrupted goes on behind its rows; without --resume all rows are imported";
             (Exit::Condition, "differs", path.display().to_string(), cause, help())
         }
         Refusal::NoPosition(path) => {
@@ -419,7 +420,7 @@ mod tests {
             (Refusal::Format { path: path(), format: 2, known: 1 }, 1),
             (Refusal::OtherBase { base: path(), backup: path() }, 4),
             (Refusal::LongKey("a".into()), 2),
-            (Refusal::OtherFile(path()), 5),
+            (Refusal::OtherImport(path()), 5),
             (Refusal::NoPosition(path()), 4),
         ];
         let refused = refusals.into_iter().map(|(refusal, exit)| (Error::Refused(refusal), exit));

@@ -109,9 +109,13 @@ fn an_import_that_ends_early_keeps_its_position_and_goes_on_behind_it() {
     expect(&said, 1, "", "rows.csv: line 3002: it has 1 columns, and number 2 is wanted");
     assert!(said.err.contains("rows.csv.position keeps how far it is") && said.err.contains("--resume"), "{said:?}");
     expect(&cluster.run(&["import", &path, "--resume"]), 1, "", "line 3002");
+    // Another import of the file has loaded none of its rows.
+    let other = "was kept for another content of the file, other flags or another cluster";
+    expect(&cluster.run(&["import", &path, "--prefix", "x/", "--resume"]), 5, "", other);
+    expect(&Cluster::formed(1, "").run(&["import", &path, "--resume"]), 5, "", other);
     // The row is mended: this is another file, of which nobody knows what was loaded.
     std::fs::write(&file, rows(true)).expect("it is writable");
-    expect(&cluster.run(&["import", &path, "--resume"]), 5, "", "was kept for another content of the file");
+    expect(&cluster.run(&["import", &path, "--resume"]), 5, "", other);
     // Of the same size and beginning, it is believed to be the same.
     std::fs::write(&file, rows(false).replace("last\n", "\n")).expect("it is writable");
     expect(&cluster.run(&["import", &path]), 0, "imported: 3000 rows", "");

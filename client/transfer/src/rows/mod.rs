@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use coppice_client::Value;
 use coppice_client::wire::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use serde::Serialize;
 
 /// A key and its value.
 pub type Row = (Value, Value);
@@ -62,7 +63,7 @@ pub trait Rows {
 }
 
 /// How rows are written as text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TextOptions {
     /// How keys and values are written.
     pub coding: crate::text::Coding,
