@@ -72,7 +72,7 @@ pub struct Plan {
     pub resume: bool,
 }
 
-/// How far it is: rows that are loaded, bytes of the file that were read, and its size if it has one.
+/// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Rows.
@@ -81,7 +81,7 @@ pub struct Progress {
     pub passed_over: u64,
     /// Bytes read.
     pub read: u64,
-    /// Bytes of the file.
+    /// Of so many bytes; none: of a stream, or of a snapshot of etcd, which is not read from its beginning to its end.
     pub size: Option<u64>,
 }
 
@@ -335,7 +335,8 @@ async fn run(
     let skip = position.as_ref().map_or(0, |position| position.rows);
     import.rows = skip;
     let (sender, mut batches) = mpsc::channel(1);
-    let (read, size) = (Arc::new(AtomicU64::new(0)), position.as_ref().map(|position| position.size));
+    let counted = position.as_ref().filter(|_| plan.format != Format::Etcd);
+    let (read, size) = (Arc::new(AtomicU64::new(0)), counted.map(|position| position.size));
     let (gathered, counter) = (plan.clone(), Arc::clone(&read));
     let (ended, gatherer) = oneshot::channel();
     // Not one of the runtime's: that would wait for it, and stdin may never say anything more.

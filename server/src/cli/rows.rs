@@ -53,18 +53,18 @@ pub enum ExportFormat {
 /// How text is written in a file.
 #[derive(Debug, Clone, Args)]
 pub struct TextArgs {
-    /// CSV: what stands between the fields, one character
-    #[arg(long, value_parser = delimiter, default_value = ",", value_name = "CHARACTER")]
-    pub delimiter: u8,
+    /// CSV: what stands between the fields, one character [default: ,]
+    #[arg(long, value_parser = delimiter, value_name = "CHARACTER")]
+    pub delimiter: Option<u8>,
     /// CSV: the first line names no columns
     #[arg(long)]
     pub no_header: bool,
     /// CSV: the column of keys, by name, or by number where no header names it [default: key, or 1]
-    #[arg(long, default_value = "key", hide_default_value = true, value_name = "COLUMN")]
-    pub key_column: String,
+    #[arg(long, value_name = "COLUMN")]
+    pub key_column: Option<String>,
     /// CSV: the column of values [default: value, or 2]
-    #[arg(long, default_value = "value", hide_default_value = true, value_name = "COLUMN")]
-    pub value_column: String,
+    #[arg(long, value_name = "COLUMN")]
+    pub value_column: Option<String>,
 }
 
 /// `import`
@@ -81,9 +81,9 @@ pub struct ImportArgs {
     /// Put this before every key
     #[arg(long, value_name = "KEY")]
     pub prefix: Option<OsString>,
-    /// Redis: the database whose keys are imported
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub db: u64,
+    /// Redis: the database whose keys are imported [default: 0]
+    #[arg(long, value_name = "N")]
+    pub db: Option<u64>,
     /// Redis: succeed although keys of other types are left out
     #[arg(long)]
     pub strings_only: bool,
@@ -120,14 +120,47 @@ fn delimiter(text: &str) -> Result<u8, String> {
 
 impl TextArgs {
     fn options(&self, cli: &Cli) -> TextOptions {
+        let blank = TextOptions::default();
         TextOptions {
             coding: cli.global.coding(),
-            delimiter: self.delimiter,
+            delimiter: self.delimiter.unwrap_or(blank.delimiter),
             header: !self.no_header,
-            key: self.key_column.clone(),
-            value: self.value_column.clone(),
+            key: self.key_column.clone().unwrap_or(blank.key),
+            value: self.value_column.clone().unwrap_or(blank.value),
         }
     }
+
+    /// Its flags, and those that say how keys and values are written; `keys`: they say that of the command line too.
+    fn flags<F>(&self, cli: &Cli, csv: &'static [F], text: &'static [F], keys: bool) -> [FormatFlag<F>; 7] {
+        [
+            ("--delimiter", self.delimiter.is_some(), csv),
+            ("--no-header", self.no_header, csv),
+            ("--key-column", self.key_column.is_some(), csv),
+            ("--value-column", self.value_column.is_some(), csv),
+            ("--int", cli.global.int && !keys, text),
+            ("--hex", cli.global.hex && !keys, text),
+            ("--base64", cli.global.base64 && !keys, text),
+        ]
+    }
+}
+
+/// A flag, whether it was given, and the formats that have a use for it.
+type FormatFlag<F> = (&'static str, bool, &'static [F]);
+
+/// Refuses a flag that would be without effect.
+fn check_flags<F: ValueEnum + PartialEq>(verb: &str, format: &F, flags: &[FormatFlag<F>]) -> Result<(), Failure> {
+    let unused = flags.iter().find(|(_, given, formats)| *given && !formats.contains(format));
+    unused.map_or(Ok(()), |(flag, _, formats)| {
+        let what = format!("{verb}: {flag} is without effect for the format {}", names([format]));
+        let cause = format!("it is for {}", names(*formats));
+        Err(Failure::usage(what, cause, format!("coppice {verb} --help")))
+    })
+}
+
+/// `csv, jsonl`
+fn names<'a, F: ValueEnum + 'a>(formats: impl IntoIterator<Item = &'a F>) -> String {
+    let names: Vec<_> = formats.into_iter().filter_map(F::to_possible_value).collect();
+    names.iter().map(clap::builder::PossibleValue::get_name).collect::<Vec<_>>().join(", ")
 }
 
 /// The format that was asked for, or that of the file's name.
@@ -139,10 +172,9 @@ fn format_of<F: ValueEnum>(verb: &str, given: Option<F>, file: &Path) -> Result<
         ending => ending,
     };
     given.or_else(|| F::from_str(ending, true).ok()).ok_or_else(|| {
-        let formats: Vec<_> = F::value_variants().iter().filter_map(F::to_possible_value).collect();
-        let formats: Vec<&str> = formats.iter().map(clap::builder::PossibleValue::get_name).collect();
-        let next = words::join(["coppice", verb, &file.display().to_string(), "--format", formats[0]]);
-        let cause = format!("the name of the file does not say it: {}", formats.join(", "));
+        let first = names(F::value_variants().first());
+        let next = words::join(["coppice", verb, &file.display().to_string(), "--format", &first]);
+        let cause = format!("the name of the file does not say it: {}", names(F::value_variants()));
         Failure::usage(format!("{verb}: which format has {}?", file.display()), cause, next)
     })
 }
@@ -165,8 +197,7 @@ pub async fn import(
     let client = connect(cli);
     let mut progress = Progress::new("import", output.style.quiet);
     let done = import::import(&client, &plan, |told| {
-        let of_file = (told.read, told.size.filter(|_| args.format != Some(ImportFormat::Etcd)));
-        progress.tell(of_file, told.rows - told.passed_over, "rows");
+        progress.tell((told.read, told.size), told.rows - told.passed_over, "rows");
     });
     let done = done.await;
     let took = progress.end();
@@ -211,7 +242,12 @@ pub async fn import(
 }
 
 fn plan_of(cli: &Cli, args: &ImportArgs, inputs: &mut Inputs<'_>) -> Result<import::Plan, Failure> {
-    let format = match format_of("import", args.format, &args.file)? {
+    use ImportFormat::{Csv, Jsonl, Rdb};
+    let format = format_of("import", args.format, &args.file)?;
+    let of_redis = [("--db", args.db.is_some(), &[Rdb][..]), ("--strings-only", args.strings_only, &[Rdb])];
+    let of_text = args.text.flags(cli, &[Csv], &[Csv, Jsonl], args.prefix.is_some());
+    check_flags("import", &format, &[&of_redis[..], &of_text].concat())?;
+    let format = match format {
         ImportFormat::Csv => import::Format::Csv,
         ImportFormat::Jsonl => import::Format::Jsonl,
         ImportFormat::Rdb => import::Format::Rdb,
@@ -225,7 +261,7 @@ fn plan_of(cli: &Cli, args: &ImportArgs, inputs: &mut Inputs<'_>) -> Result<impo
     }
     let prefix = args.prefix.as_deref().map_or(Ok(Vec::new()), |prefix| inputs.bytes("--prefix", prefix))?;
     let options = args.text.options(cli);
-    Ok(import::Plan { file, format, options, database: args.db, prefix, resume: args.resume })
+    Ok(import::Plan { file, format, options, database: args.db.unwrap_or(0), prefix, resume: args.resume })
 }
 
 fn ended_early(ended: &ImportError, context: &Context, args: &ImportArgs) -> Failure {
@@ -267,10 +303,8 @@ pub async fn export(
     inputs: &mut Inputs<'_>,
     output: &mut Output<'_>,
 ) -> Outcome {
-    let format = match format_of("export", args.format, &args.file) {
-        Ok(ExportFormat::Csv) => export::Format::Csv,
-        Ok(ExportFormat::Jsonl) => export::Format::Jsonl,
-        Ok(ExportFormat::Bin) => export::Format::Bin,
+    let format = match export_format(cli, args) {
+        Ok(format) => format,
         Err(failure) => return Ok(Err(failure)),
     };
     let range = match scan::bounds_of("export", &args.keys, cli.global.coding(), inputs) {
@@ -318,6 +352,19 @@ pub async fn export(
     Ok(Ok(Exit::Done))
 }
 
+fn export_format(cli: &Cli, args: &ExportArgs) -> Result<export::Format, Failure> {
+    use ExportFormat::{Bin, Csv, Jsonl};
+    let format = format_of("export", args.format, &args.file)?;
+    let RangeArgs { range, prefix, from, to } = &args.keys;
+    let keys = [range, prefix, from, to].into_iter().any(Option::is_some);
+    check_flags("export", &format, &args.text.flags(cli, &[Csv], &[Csv, Jsonl], keys))?;
+    Ok(match format {
+        Csv => export::Format::Csv,
+        Jsonl => export::Format::Jsonl,
+        Bin => export::Format::Bin,
+    })
+}
+
 /// A file that has its name once it is whole.
 struct ExportFile {
     out: BufWriter<File>,
@@ -328,24 +375,27 @@ struct ExportFile {
 
 impl ExportFile {
     fn new(path: &Path, context: &Context) -> Result<ExportFile, Failure> {
+        let exists = |path: &Path, cause: &str| Failure {
+            exit: Exit::Condition,
+            code: "exists",
+            what: format!("{}: {} exists already", context.verb, path.display()),
+            place: path.display().to_string(),
+            cause: cause.to_owned(),
+            next: format!("coppice {} --help", context.verb),
+        };
         if path.exists() {
-            return Err(Failure {
-                exit: Exit::Condition,
-                code: "exists",
-                what: format!("{}: {} exists already", context.verb, path.display()),
-                place: path.display().to_string(),
-                cause: "an export never writes over a file: remove it, or name another one".to_owned(),
-                next: format!("coppice {} --help", context.verb),
-            });
+            return Err(exists(path, "an export never writes over a file: remove it, or name another one"));
         }
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".part");
         let unfinished = path.with_file_name(name);
-        let opened = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&unfinished);
-        match opened {
+        match OpenOptions::new().create_new(true).write(true).mode(0o600).open(&unfinished) {
             Ok(file) => {
                 let out = BufWriter::with_capacity(1 << 20, file);
                 Ok(ExportFile { out, unfinished, path: path.to_owned(), whole: false })
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Err(exists(&unfinished, "an export writes it, or was killed: then remove it; or name another file"))
             }
             Err(error) => {
                 let error = Error::Io { path: unfinished, error };

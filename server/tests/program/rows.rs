@@ -1,6 +1,6 @@
 //! Imports and exports by the real program: every format there and back, resumed, damaged, through pipes.
 
-use crate::support::{Cluster, Said};
+use crate::support::{Cluster, Said, run};
 
 #[track_caller]
 fn expect(said: &Said, code: i32, out: &str, err: &str) {
@@ -23,6 +23,7 @@ fn what_is_exported_is_imported_again_in_every_format() {
         let file = from.scratch.path(name).display().to_string();
         expect(&from.run(&["export", &file]), 0, "", "5 keys from p1 p2 p3, one moment: p1#");
         expect(&from.run(&["export", &file]), 5, "", "exists already");
+        assert!(!from.scratch.path(&format!("{name}.part")).exists());
         expect(&into.run(&["import", &file]), 0, "imported: 5 rows in ", "");
         assert_eq!(into.run(&["scan", "..", "-o", "jsonl"]).out, all, "{name}");
         // Once more, over what is there, and beside it.
@@ -68,6 +69,40 @@ fn what_is_exported_is_imported_again_in_every_format() {
         "",
         "nothing to resume",
     );
+}
+
+#[test]
+fn an_export_writes_over_no_file_of_anybody() {
+    let cluster = Cluster::formed(1, "");
+    let (file, part) = (cluster.scratch.path("rows.csv"), cluster.scratch.path("rows.csv.part"));
+    std::fs::write(&part, "mine").expect("it is writable");
+    let said = cluster.run(&["export", &file.display().to_string()]);
+    expect(&said, 5, "", "rows.csv.part exists already");
+    assert!(!file.exists());
+    assert_eq!(std::fs::read_to_string(&part).expect("it is there"), "mine");
+}
+
+#[test]
+fn a_flag_of_another_format_is_refused() {
+    for (line, flag, format, formats) in [
+        ("import x.csv --db 3", "--db", "csv", "rdb"),
+        ("import x.jsonl --strings-only", "--strings-only", "jsonl", "rdb"),
+        ("import x.bin --int", "--int", "bin", "csv, jsonl"),
+        ("import snap.db --key-column k", "--key-column", "etcd", "csv"),
+        ("import x --format rdb --base64", "--base64", "rdb", "csv, jsonl"),
+        ("export x.bin --delimiter ;", "--delimiter", "bin", "csv"),
+        ("export x.jsonl a..b --no-header", "--no-header", "jsonl", "csv"),
+        ("export x.bin --hex", "--hex", "bin", "csv, jsonl"),
+    ] {
+        let said = run(&line.split(' ').collect::<Vec<_>>());
+        expect(&said, 2, "", &format!(": {flag} is without effect for the format {format}\n"));
+        assert!(said.err.contains(&format!("cause: it is for {formats}\n")), "{said:?}");
+    }
+    // Keys of the command line are written so.
+    for line in ["import /nowhere/x.bin --prefix 00 --hex", "export /nowhere/x.bin 00..01 --hex"] {
+        let said = run(&[&line.split(' ').collect::<Vec<_>>()[..], &["--timeout", "1ms"]].concat());
+        assert!(said.code != 2 && !said.err.contains("without effect"), "{said:?}");
+    }
 }
 
 /// The later row of a key counts, wherever the batches are cut, and a large file has several.
