@@ -232,7 +232,7 @@ pub async fn restore(
             writeln!(output.data, "restored: {}; read back, the digest agrees: {digest}", content(&header))?;
         }
     }
-    output.note(&format!("the backup is {}", moment(&header)))?;
+    output.note(&format!("the backup is {}; what it holds does not expire", moment(&header)))?;
     Ok(Ok(Exit::Done))
 }
 

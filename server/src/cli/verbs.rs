@@ -69,12 +69,18 @@ pub enum Verb {
     /// Spread leaders and replicas over the nodes by load and bytes
     Rebalance(RebalanceArgs),
     /// Copy all keys, as they are at one moment, into a directory
+    ///
+    /// It holds keys and values, not when keys expire.
     Backup(BackupArgs),
     /// Load a backup into a cluster, and prove that it is there
+    ///
+    /// Its keys do not expire, whether or not they would have where they come from.
     Restore(RestoreArgs),
     /// Load the rows of a file: CSV, JSON lines, a dump of Redis, a snapshot of etcd
     Import(ImportArgs),
     /// Write keys and values, as they are at one moment, to a file
+    ///
+    /// It does not say when keys expire.
     Export(ExportArgs),
     /// Manage users and what they may do
     #[command(subcommand)]

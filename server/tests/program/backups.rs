@@ -32,14 +32,18 @@ const SPLIT: &str = "k002000";
 fn a_backup_goes_into_a_cluster_of_another_shape_and_beside_other_keys() {
     let (from, into) = (Cluster::formed(1, SPLIT), Cluster::formed(1, "k000500,k001000,k003000"));
     put(&from, 0..4_000, "a value of twenty-two");
+    assert_eq!(from.run(&["put", "k000000", "a value of twenty-two", "--ttl", "1h"]).code, 0);
     let directory = text(&from.scratch.path("backup"));
     let said = from.run(&["backup", &directory, "-o", "json"]);
     assert_eq!(said.code, 0, "{said:?}");
     let made: Value = serde_json::from_str(&said.out).expect("json");
     assert_eq!((&made["keys"], made["positions"].as_array().map(Vec::len)), (&4_000.into(), Some(2)), "{made}");
     expect(&run(&["backup", "verify", &directory]), 0, "whole: 4000 keys, ", "one moment: p1#");
-    expect(&into.run(&["restore", &directory]), 0, "restored: 4000 keys, ", "the backup is one moment");
+    let said = into.run(&["restore", &directory]);
+    expect(&said, 0, "restored: 4000 keys, ", "the backup is one moment");
+    assert!(said.err.contains("; what it holds does not expire\n"), "{said:?}");
     assert_eq!(into.run(&["get", "k003999"]).out, "a value of twenty-two");
+    assert_eq!(into.run(&["ttl", "k000000"]).out, "does not expire\n");
     // The keys are there: nothing is written over them.
     expect(&into.run(&["restore", &directory]), 5, "", "the cluster holds keys already, the first is k000000");
     expect(&into.run(&["restore", &directory, "--prefix", "old/"]), 0, "restored: 4000 keys, ", "");
