@@ -2,6 +2,8 @@
 //! open, nothing is asked.
 //!
 //! A page may come from another node, or from a demo on this machine: its origin is checked, and only `GET` is allowed.
+//! A browser does not tell the origin of what a page of another site only embeds; that comes without
+//! [`page::HEADER`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -195,11 +197,14 @@ pub(super) async fn events(
     }
     let mut answer = match method {
         Method::OPTIONS => {
-            let allowed = [
-                (header::ACCESS_CONTROL_ALLOW_METHODS, "GET"),
-                (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization"),
-            ];
+            let names = format!("authorization, {}", page::HEADER);
+            let methods = (header::ACCESS_CONTROL_ALLOW_METHODS, "GET".to_owned());
+            let allowed = [methods, (header::ACCESS_CONTROL_ALLOW_HEADERS, names)];
             (StatusCode::NO_CONTENT, allowed).into_response()
+        }
+        _ if !headers.contains_key(page::HEADER) => {
+            let text = format!("this is for the page /ui, which sends the header {}: 1\n", page::HEADER);
+            (StatusCode::FORBIDDEN, text).into_response()
         }
         Method::HEAD => StatusCode::OK.into_response(),
         _ => match shared.pages.open() {

@@ -224,7 +224,7 @@ fn the_page_and_its_events_are_served() {
     // Two events, a second apart; then the page is closed.
     let mut stream = TcpStream::connect(server.address()).expect("connect");
     stream.set_read_timeout(Some(Duration::from_secs(120))).expect("set a timeout");
-    stream.write_all(b"GET /ui/events HTTP/1.1\r\nhost: test\r\n\r\n").expect("send");
+    stream.write_all(b"GET /ui/events HTTP/1.1\r\nhost: test\r\ncoppice-page: 1\r\n\r\n").expect("send");
     let (mut told, mut buffer) = (String::new(), [0; 4096]);
     while told.matches("data: {").count() < 2 {
         let count = stream.read(&mut buffer).expect("an event");
@@ -250,7 +250,7 @@ fn a_page_of_another_site_reads_no_events_and_nodes_may() {
     for line in [
         "access-control-allow-origin: http://n2.example:7403\r\n",
         "access-control-allow-methods: GET\r\n",
-        "access-control-allow-headers: authorization\r\n",
+        "access-control-allow-headers: authorization, coppice-page\r\n",
         "vary: Origin\r\n",
     ] {
         assert!(answer.contains(line), "{line} {answer}");
@@ -265,13 +265,25 @@ fn a_page_of_another_site_reads_no_events_and_nodes_may() {
     );
 }
 
+/// Pictures on a page of another site, which browsers ask for without an origin, took every place.
+#[test]
+fn what_a_page_of_another_site_embeds_takes_no_place() {
+    let server = serve(admin(&[]));
+    let mut stream = TcpStream::connect(server.address()).expect("connect");
+    stream.set_read_timeout(Some(Duration::from_secs(120))).expect("set a timeout");
+    stream.write_all(b"GET /ui/events HTTP/1.1\r\nhost: test\r\n\r\n").expect("send");
+    let mut answer = [0; 13];
+    stream.read_exact(&mut answer).expect("an answer");
+    assert_eq!(std::str::from_utf8(&answer), Ok("HTTP/1.1 403 "));
+}
+
 #[test]
 fn a_node_that_has_nothing_to_show_says_why() {
     let live: AskLive = Arc::new(|_| Box::pin(async { Err(vec!["recovering: reading the log, 40 %".to_owned()]) }));
     let server = serve(Admin { live, ..admin(&[]) });
     let mut stream = TcpStream::connect(server.address()).expect("connect");
     stream.set_read_timeout(Some(Duration::from_secs(120))).expect("set a timeout");
-    stream.write_all(b"GET /ui/events HTTP/1.1\r\nhost: test\r\n\r\n").expect("send");
+    stream.write_all(b"GET /ui/events HTTP/1.1\r\nhost: test\r\ncoppice-page: 1\r\n\r\n").expect("send");
     let (mut told, mut buffer) = (String::new(), [0; 4096]);
     while !told.contains("recovering: reading the log, 40 %") {
         let count = stream.read(&mut buffer).expect("an event");

@@ -14,6 +14,10 @@ pub const PATH: &str = "/ui";
 /// Where a node tells what the page shows: one event a second.
 pub const EVENTS: &str = "/ui/events";
 
+/// The header with which the page asks for them. A browser lets a page of another site send it only once it has asked
+/// whether that page may; pictures and scripts of such a page come without it.
+pub const HEADER: &str = "coppice-page";
+
 /// A file of the page, by its name below [`PATH`].
 struct File {
     name: &'static str,

@@ -56,7 +56,8 @@ export class Stream {
     const stop = new AbortController();
     let watch = setTimeout(() => stop.abort(), SILENCE_MS);
     try {
-      const headers = this.token ? { Authorization: `Bearer ${this.token}` } : {};
+      const headers = { "Coppice-Page": "1" };
+      if (this.token) headers.Authorization = `Bearer ${this.token}`;
       const answer = await fetch(`${base}/ui/events`, { headers, signal: stop.signal, cache: "no-store", credentials: "omit" });
       if (answer.status === 401 || answer.status === 403) {
         this.at -= 1;
