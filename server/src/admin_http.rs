@@ -64,7 +64,7 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 /// A question to the node, answered in its own time.
 pub type Ask<T> = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = T> + Send>> + Send + Sync>;
 
-/// What the page shows: `after` are the moments of each node that are known. Or why there is nothing to show.
+/// What the page shows: `after` are the samples of each node that are known. Or why there is nothing to show.
 pub type AskLive = Arc<
     dyn Fn(BTreeMap<NodeId, u64>) -> Pin<Box<dyn Future<Output = Result<ClusterLive, Vec<String>>> + Send>>
         + Send

@@ -22,7 +22,7 @@ pub enum ToControl {
     },
     /// A page is open.
     Live {
-        /// The moments of each node that it has.
+        /// The samples of each node that it has.
         after: BTreeMap<NodeId, u64>,
         /// Where to.
         reply: oneshot::Sender<ClusterLive>,

@@ -62,7 +62,7 @@ pub enum Question {
     /// Can you write what this feature level brings? If it is to be noted, your directory is for programs that know
     /// the level from then on.
     FeatureLevel { level: u32, note: bool },
-    /// What you know of yourself, and your moments after that one: for the page. Nodes below [`LIVE_LEVEL`] cannot read
+    /// What you know of yourself, and your samples after that one: for the page. Nodes below [`LIVE_LEVEL`] cannot read
     /// it.
     Live { after: u64 },
 }

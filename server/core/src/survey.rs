@@ -142,7 +142,7 @@ mod tests {
     use coppice_client::wire::{MapVersion, NodeStatus};
 
     use super::*;
-    use crate::status::live::Moments;
+    use crate::status::live::Samples;
 
     fn map() -> PartitionMap {
         let node =
@@ -177,8 +177,8 @@ mod tests {
         let status =
             LocalStatus { node: NodeStatus { id: NodeId(2), ..NodeStatus::default() }, ..LocalStatus::default() };
         let report =
-            LiveReport { moments: Moments { newest: 7, ..Moments::default() }, ..LiveReport::of_status(status) };
-        let of = |answer| live(NodeId(2), answer).map(|report| report.moments.newest);
+            LiveReport { samples: Samples { newest: 7, ..Samples::default() }, ..LiveReport::of_status(status) };
+        let of = |answer| live(NodeId(2), answer).map(|report| report.samples.newest);
         assert_eq!(of(Answer::Live(Box::new(report.clone()))), Some(7));
         assert_eq!(of(Answer::Status(Box::new(report.status.clone()))), Some(0));
         assert_eq!(of(Answer::Done), None);

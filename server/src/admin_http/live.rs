@@ -19,7 +19,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use coppice_client::wire::NodeId;
-use coppice_core::status::live::{ClusterLive, MOMENTS_MAX, Moment};
+use coppice_core::status::live::{ClusterLive, SAMPLES_MAX, Sample};
 use serde_json::json;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -54,32 +54,32 @@ struct Page {
 /// What all nodes said since the first page was opened.
 #[derive(Default)]
 struct Store {
-    /// The newest, its moments taken out; none: nothing yet.
+    /// The newest, its samples taken out; none: nothing yet.
     newest: Option<ClusterLive>,
-    /// Of each node: the number of its newest moment, and its moments, each with the number of the event that brought
+    /// Of each node: the number of its newest sample, and its samples, each with the number of the event that brought
     /// it.
-    moments: BTreeMap<NodeId, (u64, VecDeque<(u64, Moment)>)>,
+    samples: BTreeMap<NodeId, (u64, VecDeque<(u64, Sample)>)>,
     /// Events so far.
     events: u64,
 }
 
 impl Store {
-    /// The moments that are known, by node.
+    /// The samples that are known, by node.
     fn after(&self) -> BTreeMap<NodeId, u64> {
-        self.moments.iter().map(|(node, (newest, _))| (*node, *newest)).collect()
+        self.samples.iter().map(|(node, (newest, _))| (*node, *newest)).collect()
     }
 
     fn note(&mut self, mut live: ClusterLive) {
         self.events += 1;
-        self.moments.retain(|node, _| live.nodes.contains_key(node));
+        self.samples.retain(|node, _| live.nodes.contains_key(node));
         for (node, of) in &mut live.nodes {
-            let told = std::mem::take(&mut of.moments.moments);
-            let (newest, known) = self.moments.entry(*node).or_default();
-            known.extend(told.into_iter().map(|moment| (self.events, moment)));
-            known.drain(..known.len().saturating_sub(MOMENTS_MAX));
+            let told = std::mem::take(&mut of.samples.samples);
+            let (newest, known) = self.samples.entry(*node).or_default();
+            known.extend(told.into_iter().map(|sample| (self.events, sample)));
+            known.drain(..known.len().saturating_sub(SAMPLES_MAX));
             // Who did not answer keeps its number.
-            if of.moments.newest > 0 {
-                *newest = of.moments.newest;
+            if of.samples.newest > 0 {
+                *newest = of.samples.newest;
             }
         }
         self.newest = Some(live);
@@ -89,8 +89,8 @@ impl Store {
     fn event(&self, has: u64) -> Option<Bytes> {
         let mut live = self.newest.clone()?;
         for (node, of) in &mut live.nodes {
-            let known = self.moments.get(node).into_iter().flat_map(|(_, moments)| moments);
-            of.moments.moments = known.filter(|(event, _)| *event > has).map(|(_, moment)| moment.clone()).collect();
+            let known = self.samples.get(node).into_iter().flat_map(|(_, samples)| samples);
+            of.samples.samples = known.filter(|(event, _)| *event > has).map(|(_, sample)| sample.clone()).collect();
         }
         Some(frame(&page::json::event(&live)))
     }
@@ -240,16 +240,16 @@ fn may_read(origin: &HeaderValue, peer: SocketAddr, nodes: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use coppice_core::status::live::{Moments, NodeLive};
+    use coppice_core::status::live::{NodeLive, Samples};
 
     use super::*;
 
-    /// One node that says that its newest moments end with number `newest`.
-    fn live(newest: u64, moments: usize) -> ClusterLive {
-        let moments = (0..moments).map(|at| Moment { writes: newest as u32 - at as u32, ..Moment::default() });
-        let mut moments: Vec<Moment> = moments.collect();
-        moments.reverse();
-        let node = NodeLive { moments: Moments { newest, age_ms: 1, moments }, ..NodeLive::default() };
+    /// One node that says that its newest samples end with number `newest`.
+    fn live(newest: u64, samples: usize) -> ClusterLive {
+        let samples = (0..samples).map(|at| Sample { writes: newest as u32 - at as u32, ..Sample::default() });
+        let mut samples: Vec<Sample> = samples.collect();
+        samples.reverse();
+        let node = NodeLive { samples: Samples { newest, age_ms: 1, samples }, ..NodeLive::default() };
         ClusterLive { nodes: BTreeMap::from([(NodeId(1), node)]), ..ClusterLive::default() }
     }
 
@@ -257,7 +257,7 @@ mod tests {
         let text = std::str::from_utf8(event).expect("text");
         let body = text.strip_prefix("data: ").and_then(|text| text.strip_suffix("\n\n")).expect("an event");
         let value: serde_json::Value = serde_json::from_str(body).expect("json");
-        let column = value["nodes"]["n1"]["moments"]["writes"].as_array().expect("a column").clone();
+        let column = value["nodes"]["n1"]["samples"]["writes"].as_array().expect("a column").clone();
         column.iter().map(|number| number.as_u64().expect("a number")).collect()
     }
 
@@ -275,8 +275,8 @@ mod tests {
         store.note(live(0, 0));
         assert_eq!(store.after(), BTreeMap::from([(NodeId(1), 4)]));
         assert!(writes(&store.event(2).expect("an event")).is_empty());
-        store.note(live(2_000, MOMENTS_MAX));
-        assert_eq!(writes(&store.event(0).expect("an event")).len(), MOMENTS_MAX);
+        store.note(live(2_000, SAMPLES_MAX));
+        assert_eq!(writes(&store.event(0).expect("an event")).len(), SAMPLES_MAX);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) fn answer_live_report(control: &Control, after: u64, reply: oneshot::
     crate::task::spawn(async move { _ = reply.send(Answer::Live(Box::new(report.await))) });
 }
 
-/// A page is open here. `after`: the moments of each node that it has.
+/// A page is open here. `after`: the samples of each node that it has.
 pub(super) fn answer_live(control: &Control, after: BTreeMap<NodeId, u64>, reply: oneshot::Sender<ClusterLive>) {
     let shared = Arc::clone(&control.shared);
     let settings = control.controller.settings().clone();
@@ -49,7 +49,7 @@ pub(super) fn answer_live(control: &Control, after: BTreeMap<NodeId, u64>, reply
             known.insert(node, report.status);
             led.extend(report.tunings);
             if let Some(live) = nodes.get_mut(&node) {
-                (live.groups, live.moments) = (report.groups, report.moments);
+                (live.groups, live.samples) = (report.groups, report.samples);
             }
         }
         let silent = Survey { heard: BTreeMap::new(), silent: others.silent };
@@ -64,7 +64,7 @@ pub(super) fn answer_live(control: &Control, after: BTreeMap<NodeId, u64>, reply
 
 fn report(control: &Control, after: u64) -> impl Future<Output = LiveReport> + use<> {
     let (shared, status) = (Arc::clone(&control.shared), local_status(control));
-    let moments = control.history.after(Instant::now(), after);
+    let samples = control.history.after(Instant::now(), after);
     async move {
         let (mut tunings, mut groups) = (Vec::new(), BTreeMap::new());
         for thread in 0..shared.workers.count() {
@@ -77,7 +77,7 @@ fn report(control: &Control, after: u64) -> impl Future<Output = LiveReport> + u
                 groups.extend(all);
             }
         }
-        LiveReport { status: status.await, tunings, groups, moments }
+        LiveReport { status: status.await, tunings, groups, samples }
     }
 }
 

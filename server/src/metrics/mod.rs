@@ -13,10 +13,10 @@
 //! ```
 
 mod cells;
-mod moments;
 mod names;
 mod render;
 mod resp;
+mod samples;
 #[cfg(test)]
 mod tests;
 
@@ -28,12 +28,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cells::{BYTES, COUNT, Cell, Histogram, SECONDS, STEPS, nanos};
-pub use moments::History;
 pub use names::{
     Area, CloseReason, Kind, Labels, Metric, Op, Outcome, Queue, Stage, TicketResult, Tuned, Unit, Warning,
 };
 pub use render::Format;
 pub use resp::Resp;
+pub use samples::History;
 
 /// All metrics of one process. Cheap to clone.
 #[derive(Clone, Debug)]

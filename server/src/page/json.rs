@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use coppice_client::wire::TuningReport;
-use coppice_core::status::live::{ClusterLive, GroupLive, Moment, Moments, NodeLive};
+use coppice_core::status::live::{ClusterLive, GroupLive, NodeLive, Sample, Samples};
 use serde_json::{Map, Value, json};
 
 use crate::status_view::to_json;
 
-/// One event: the newest status, and the moments of each node that the page does not have yet, oldest first.
+/// One event: the newest status, and the samples of each node that the page does not have yet, oldest first.
 pub fn event(live: &ClusterLive) -> Value {
     let nodes = live.nodes.iter().map(|(node, live)| (node.to_string(), of_node(live)));
     let remedies = live.remedies.iter().map(|remedy| json!({ "wrong": remedy.wrong, "verb": remedy.verb }));
@@ -24,7 +24,7 @@ pub fn event(live: &ClusterLive) -> Value {
 fn of_node(live: &NodeLive) -> Value {
     let groups: BTreeMap<String, Value> =
         live.groups.iter().map(|(id, group)| (id.to_string(), of_group(group))).collect();
-    json!({ "admin": live.admin, "groups": groups, "moments": columns(&live.moments) })
+    json!({ "admin": live.admin, "groups": groups, "samples": columns(&live.samples) })
 }
 
 fn of_group(group: &GroupLive) -> Value {
@@ -34,26 +34,26 @@ fn of_group(group: &GroupLive) -> Value {
     })
 }
 
-/// Moments as columns: 600 of them name each field once.
-fn columns(told: &Moments) -> Value {
-    let column = |of: fn(&Moment) -> u64| told.moments.iter().map(of).collect::<Vec<_>>();
-    let latencies: Vec<&[u32]> = told.moments.iter().map(|moment| &*moment.latencies).collect();
+/// Samples as columns: 600 of them name each field once.
+fn columns(told: &Samples) -> Value {
+    let column = |of: fn(&Sample) -> u64| told.samples.iter().map(of).collect::<Vec<_>>();
+    let latencies: Vec<&[u32]> = told.samples.iter().map(|sample| &*sample.latencies).collect();
     json!({
         "newest": told.newest,
         "age_ms": told.age_ms,
-        "span_ms": column(|moment| moment.span_ms.into()),
-        "writes": column(|moment| moment.writes.into()),
-        "reads": column(|moment| moment.reads.into()),
-        "failed": column(|moment| moment.failed.into()),
+        "span_ms": column(|sample| sample.span_ms.into()),
+        "writes": column(|sample| sample.writes.into()),
+        "reads": column(|sample| sample.reads.into()),
+        "failed": column(|sample| sample.failed.into()),
         "latencies": latencies,
-        "flush_us_p99": column(|moment| moment.flush_us_p99.into()),
-        "hold_us_p99": column(|moment| moment.hold_us_p99.into()),
-        "held": column(|moment| moment.held.into()),
-        "tickets_in_flight": column(|moment| moment.tickets_in_flight.into()),
-        "queries": column(|moment| moment.queries.into()),
-        "undone": column(|moment| moment.undone.into()),
-        "memory_bytes": column(|moment| moment.memory_bytes),
-        "log_bytes": column(|moment| moment.log_bytes),
+        "flush_us_p99": column(|sample| sample.flush_us_p99.into()),
+        "hold_us_p99": column(|sample| sample.hold_us_p99.into()),
+        "held": column(|sample| sample.held.into()),
+        "tickets_in_flight": column(|sample| sample.tickets_in_flight.into()),
+        "queries": column(|sample| sample.queries.into()),
+        "undone": column(|sample| sample.undone.into()),
+        "memory_bytes": column(|sample| sample.memory_bytes),
+        "log_bytes": column(|sample| sample.log_bytes),
     })
 }
 

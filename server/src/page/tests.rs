@@ -6,7 +6,7 @@ use coppice_client::wire::{
     BatchAndWindow, ClusterId, GroupTuning, NodeId, NodeStatus, PartitionId, PartitionStatus, Status, TuningReport,
 };
 use coppice_core::status::Remedy;
-use coppice_core::status::live::{ClusterLive, GroupLive, Moment, Moments, NodeLive};
+use coppice_core::status::live::{ClusterLive, GroupLive, NodeLive, Sample, Samples};
 
 use super::*;
 
@@ -93,10 +93,10 @@ fn the_policy_allows_nodes_and_nothing_that_is_no_address() {
 
 #[test]
 fn an_event_has_what_the_page_shows() {
-    let moment = |writes| Moment { span_ms: 1_000, writes, latencies: vec![0, 3], ..Moment::default() };
-    let moments = Moments { newest: 9, age_ms: 40, moments: vec![moment(1), moment(2)] };
+    let sample = |writes| Sample { span_ms: 1_000, writes, latencies: vec![0, 3], ..Sample::default() };
+    let samples = Samples { newest: 9, age_ms: 40, samples: vec![sample(1), sample(2)] };
     let group = GroupLive { window_limit: 16, rollbacks: (1, 7), ..GroupLive::default() };
-    let node = NodeLive { admin: "127.0.0.1:7403".into(), groups: BTreeMap::from([(PartitionId(1), group)]), moments };
+    let node = NodeLive { admin: "127.0.0.1:7403".into(), groups: BTreeMap::from([(PartitionId(1), group)]), samples };
     let in_force = BatchAndWindow { batch_bytes_max: 65_536, window: 16, window_bytes_max: 1 << 20 };
     let live = ClusterLive {
         status: Status {
@@ -122,10 +122,10 @@ fn an_event_has_what_the_page_shows() {
     assert_eq!((&event["tuning"]["groups"][0]["leader"], &event["tuning"]["silent"][0]), (&"n1".into(), &"n2".into()));
     let node = &event["nodes"]["n1"];
     assert_eq!((&node["admin"], &node["groups"]["p1"]["undone_commands"]), (&"127.0.0.1:7403".into(), &7.into()));
-    assert_eq!(node["moments"]["writes"], serde_json::json!([1, 2]));
-    assert_eq!(node["moments"]["latencies"][1], serde_json::json!([0, 3]));
+    assert_eq!(node["samples"]["writes"], serde_json::json!([1, 2]));
+    assert_eq!(node["samples"]["latencies"][1], serde_json::json!([0, 3]));
     // The columns are those that the page reads.
-    let columns = node["moments"].as_object().expect("columns");
+    let columns = node["samples"].as_object().expect("columns");
     for column in columns.keys().filter(|column| !["newest", "age_ms"].contains(&column.as_str())) {
         assert!(
             FILES.iter().any(|file| file.name == "time.js" && text(file).contains(&format!("\"{column}\""))),

@@ -1,4 +1,4 @@
-//! What the page shows beyond the status: the last minutes of each node, moment by moment, and how its groups run.
+//! What the page shows beyond the status: the last minutes of each node, sample by sample, and how its groups run.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{LocalStatus, Remedy};
 
-/// Moments that a node keeps of itself: ten minutes.
-pub const MOMENTS_MAX: usize = 600;
+/// Samples that a node keeps of itself: ten minutes.
+pub const SAMPLES_MAX: usize = 600;
 
 /// A second of a node, or about that.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct Sample {
     /// How long it was, in milliseconds.
     pub span_ms: u32,
     /// Commands that were decided where it leads.
@@ -41,15 +41,15 @@ pub struct Moment {
     pub log_bytes: u64,
 }
 
-/// The newest moments of a node.
+/// The newest samples of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Moments {
+pub struct Samples {
     /// Number of the last one; the first of a process is 1.
     pub newest: u64,
     /// How long ago it ended, in milliseconds.
     pub age_ms: u32,
     /// Ascending.
-    pub moments: Vec<Moment>,
+    pub samples: Vec<Sample>,
 }
 
 /// How one replica runs.
@@ -72,7 +72,7 @@ pub struct LiveReport {
     /// Of the groups that it leads.
     pub tunings: Vec<GroupTuning>,
     pub groups: BTreeMap<PartitionId, GroupLive>,
-    pub moments: Moments,
+    pub samples: Samples,
 }
 
 impl LiveReport {
@@ -90,7 +90,7 @@ pub struct NodeLive {
     /// How its replicas run.
     pub groups: BTreeMap<PartitionId, GroupLive>,
     /// Those that were not known yet.
-    pub moments: Moments,
+    pub samples: Samples,
 }
 
 /// The cluster on the page.

@@ -4,7 +4,7 @@ import * as demoPart from "./demo.js";
 import { showMap } from "./map.js";
 import { clock, el, hue, keep, lasts, number, rate, size } from "./parts.js";
 import { Stream } from "./stream.js";
-import { hasMoments, mark, ms, noteMoments, recolor, showTime } from "./time.js";
+import { hasSamples, mark, ms, noteSamples, recolor, showTime } from "./time.js";
 
 // --- State ----------------------------------------------------------------------------------------------------------
 
@@ -32,7 +32,7 @@ function take(event) {
   }
   newest = event;
   for (const [node, told] of Object.entries(event.nodes)) {
-    noteMoments(node, told.moments, now);
+    noteSamples(node, told.samples, now);
     if (Object.keys(told.groups).length) groups.set(node, told.groups);
   }
   for (const node of groups.keys()) if (!event.nodes[node]) groups.delete(node);
@@ -108,7 +108,7 @@ function show(now) {
   });
   const figures = showTime(nodes, now);
   showFigures(status, figures);
-  const silent = nodes.filter((node) => status.nodes.find((each) => each.node === node).up && !hasMoments(node));
+  const silent = nodes.filter((node) => status.nodes.find((each) => each.node === node).up && !hasSamples(node));
   at("partial").textContent = silent.length ? `not told by ${silent.join(" ")}${status.feature_level < 2 ? ": feature level 1" : ""}` : "";
   showNodes(status);
   showTuning(status, tuning);

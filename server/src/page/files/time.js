@@ -5,19 +5,19 @@ import { el, keep, number, rate, size, hue, clock } from "./parts.js";
 const SECONDS = 600; // what nodes remember
 const LEAST = 120; // the charts grow with what is known
 const DELAY = 2; // the newest seconds are not told by every node yet
-const GAP_MS = 700; // moments of a node are a second apart, or about that
+const GAP_MS = 700; // samples of a node are a second apart, or about that
 const FIELDS = ["span_ms", "writes", "reads", "failed", "latencies", "flush_us_p99", "hold_us_p99", "held", "tickets_in_flight",
   "queries", "undone", "memory_bytes", "log_bytes"];
 
-const moments = new Map(); // of each node: { newest, list }
+const samples = new Map(); // of each node: { newest, list }
 const marks = []; // what happened: { at, glyph, text, state }
 const charts = [];
 let nodes = [];
 
 // Takes in what one event brings of a node.
-export function noteMoments(node, told, now) {
-  const known = moments.get(node) ?? { newest: 0, list: [] };
-  moments.set(node, known);
+export function noteSamples(node, told, now) {
+  const known = samples.get(node) ?? { newest: 0, list: [] };
+  samples.set(node, known);
   const count = told.span_ms.length;
   if (count === 0) return;
   if (told.newest < known.newest) known.newest = 0; // it was started again
@@ -25,9 +25,9 @@ export function noteMoments(node, told, now) {
   const added = [];
   for (let at = count - 1; at >= 0; at -= 1) {
     if (told.newest - (count - 1 - at) <= known.newest) break;
-    const moment = Object.fromEntries(FIELDS.map((field) => [field, told[field][at]]));
-    added.push({ ...moment, end });
-    end -= moment.span_ms;
+    const sample = Object.fromEntries(FIELDS.map((field) => [field, told[field][at]]));
+    added.push({ ...sample, end });
+    end -= sample.span_ms;
   }
   known.newest = told.newest;
   known.list.push(...added.reverse());
@@ -35,7 +35,7 @@ export function noteMoments(node, told, now) {
   while (known.list.length && known.list[0].end < oldest) known.list.shift();
 }
 
-export const hasMoments = (node) => (moments.get(node)?.list.length ?? 0) > 0;
+export const hasSamples = (node) => (samples.get(node)?.list.length ?? 0) > 0;
 
 // The time that a share of requests stayed below, in milliseconds. Buckets are powers of 2; within one, evenly.
 export function quantile(buckets, share) {
@@ -49,15 +49,15 @@ export function quantile(buckets, share) {
   return (32 * 2 ** (buckets.length - 1)) / 1000;
 }
 
-// One row for each second and node: the moment that held then.
+// One row for each second and node: the sample that held then.
 function grid(now) {
   const last = Math.floor(now / 1000) - DELAY;
-  const oldest = Math.min(now, ...[...moments.values()].map(({ list }) => (list.length ? list[0].end : now)));
+  const oldest = Math.min(now, ...[...samples.values()].map(({ list }) => (list.length ? list[0].end : now)));
   const count = Math.min(SECONDS, Math.max(LEAST, Math.ceil((now - oldest) / 60000) * 60));
   const seconds = Array.from({ length: count }, (_, at) => last - count + 1 + at);
   const rows = new Map();
   for (const node of nodes) {
-    const list = moments.get(node)?.list ?? [];
+    const list = samples.get(node)?.list ?? [];
     let at = 0;
     rows.set(node, seconds.map((second) => {
       const time = second * 1000;
@@ -71,16 +71,16 @@ function grid(now) {
   return { seconds, rows };
 }
 
-const perSecond = (field) => (all) => sum(all, (moment) => (moment[field] * 1000) / moment.span_ms);
-const total = (field) => (all) => sum(all, (moment) => moment[field]);
+const perSecond = (field) => (all) => sum(all, (sample) => (sample[field] * 1000) / sample.span_ms);
+const total = (field) => (all) => sum(all, (sample) => sample[field]);
 const worst = (field) => (all) => {
-  const values = all.map((moment) => moment[field]).filter((us) => us > 0);
+  const values = all.map((sample) => sample[field]).filter((us) => us > 0);
   return values.length ? Math.max(...values) / 1000 : null;
 };
-const sum = (all, of) => (all.length ? all.reduce((sum, moment) => sum + of(moment), 0) : null);
+const sum = (all, of) => (all.length ? all.reduce((sum, sample) => sum + of(sample), 0) : null);
 const latency = (share) => (all) => {
   const buckets = [];
-  for (const moment of all) moment.latencies.forEach((count, at) => (buckets[at] = (buckets[at] ?? 0) + count));
+  for (const sample of all) sample.latencies.forEach((count, at) => (buckets[at] = (buckets[at] ?? 0) + count));
   return quantile(Array.from(buckets, (count) => count ?? 0), share);
 };
 
@@ -101,14 +101,14 @@ const CHARTS = [
     line("writes", perSecond("writes"), "--n1"), line("reads", perSecond("reads"), "--n2", DASH)] },
   { title: "Latency of requests", show: ms, axis: axisMs, log: true, series: [
     line("p50", latency(0.5), "--n3"), line("p99", latency(0.99), "--n2", DASH), line("p99.9", latency(0.999), "--n4", DOTS)] },
-  { title: "Flush of the log, p99", show: ms, axis: axisMs, log: true, each: (moment) => (moment.flush_us_p99 > 0 ? moment.flush_us_p99 / 1000 : null) },
-  { title: "Memory", show: bytes, axis: axisBytes, each: (moment) => moment.memory_bytes, base: 2 },
+  { title: "Flush of the log, p99", show: ms, axis: axisMs, log: true, each: (sample) => (sample.flush_us_p99 > 0 ? sample.flush_us_p99 / 1000 : null) },
+  { title: "Memory", show: bytes, axis: axisBytes, each: (sample) => sample.memory_bytes, base: 2 },
   { title: "Refused, and undone", show: perS, axis: rate, series: [
     line("refused or failed", perSecond("failed"), "--n4"), line("undone", perSecond("undone"), "--n5", DASH)] },
   { title: "Gate: replies waited, p99", show: ms, axis: axisMs, log: true, series: [line("waited", worst("hold_us_p99"), "--n5")] },
   { title: "Queries with a ticket", show: count, axis: rate, series: [
     line("in flight", total("tickets_in_flight"), "--n1"), line("ended/s", perSecond("queries"), "--n6", DASH)] },
-  { title: "Log on disk", show: bytes, axis: axisBytes, each: (moment) => moment.log_bytes, base: 2 },
+  { title: "Log on disk", show: bytes, axis: axisBytes, each: (sample) => sample.log_bytes, base: 2 },
 ];
 
 function axisMs(value) {
@@ -196,16 +196,16 @@ function drawMarks(made) {
 function drawKeys(chart, index) {
   const at = index ?? chart.data[0].length - 1;
   keep(chart.holder.children[1], chart.lines, (line) => line.name, (line) => {
-    const sample = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    sample.setAttribute("width", "18");
-    sample.setAttribute("height", "2");
+    const swatch = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    swatch.setAttribute("width", "18");
+    swatch.setAttribute("height", "2");
     const stroke = document.createElementNS("http://www.w3.org/2000/svg", "path");
     stroke.setAttribute("d", "M0 1H18");
     stroke.setAttribute("stroke", `var(${line.color})`);
     stroke.setAttribute("stroke-width", "2");
     stroke.setAttribute("stroke-dasharray", line.dash.join(" "));
-    sample.append(stroke);
-    return el("span", {}, sample, `${line.name} `, el("b"));
+    swatch.append(stroke);
+    return el("span", {}, swatch, `${line.name} `, el("b"));
   }, (item, line) => {
     item.lastChild.textContent = chart.show(chart.data[chart.lines.indexOf(line) + 1][at]);
   });

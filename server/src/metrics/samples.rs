@@ -1,15 +1,15 @@
-//! The last minutes of a node, moment by moment, from differences of its metrics: what the page draws.
+//! The last minutes of a node, sample by sample, from differences of its metrics: what the page draws.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use coppice_core::status::live::{MOMENTS_MAX, Moment, Moments};
+use coppice_core::status::live::{SAMPLES_MAX, Sample, Samples};
 
 use super::cells::{BUCKETS_MAX, Histogram, Total};
 use super::names::{Op, Outcome};
 use super::{Node, PartitionCells};
 
-/// A moment is at least this long. The control thread looks every half second or every second.
+/// A sample is at least this long. The control thread looks every half second or every second.
 const SPAN: Duration = Duration::from_millis(900);
 
 /// Requests of clients for data.
@@ -22,7 +22,7 @@ const FAILURES: [Outcome; 5] = [Outcome::Busy, Outcome::Full, Outcome::SessionEx
 /// Counts of a histogram's buckets.
 type Counts = [u64; BUCKETS_MAX];
 
-/// Everything that a moment is made of, counted from the start of the process, or as it is now.
+/// Everything that a sample is made of, counted from the start of the process, or as it is now.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     writes: u64,
@@ -94,17 +94,17 @@ fn p99_us(counts: &[u32; BUCKETS_MAX]) -> u32 {
     0
 }
 
-/// The newest moments of a node.
+/// The newest samples of a node.
 #[derive(Debug, Default)]
 pub struct History {
-    moments: VecDeque<Moment>,
+    samples: VecDeque<Sample>,
     /// Number of the last one.
     newest: u64,
     last: Option<(Instant, Totals)>,
 }
 
 impl History {
-    /// Adds a moment if the last one is long enough ago.
+    /// Adds a sample if the last one is long enough ago.
     pub fn note(&mut self, now: Instant, node: &Node, memory_bytes: impl FnOnce() -> u64) {
         let Some((begun, then)) = &self.last else {
             self.last = Some((now, Totals::of(node)));
@@ -117,7 +117,7 @@ impl History {
         let totals = Totals::of(node);
         let mut latencies = all_since(&totals.latencies, &then.latencies).to_vec();
         latencies.truncate(latencies.iter().rposition(|&count| count > 0).map_or(0, |last| last + 1));
-        let moment = Moment {
+        let sample = Sample {
             span_ms: u32::try_from(span.as_millis()).unwrap_or(u32::MAX),
             writes: since(totals.writes, then.writes),
             reads: since(totals.reads, then.reads),
@@ -132,23 +132,23 @@ impl History {
             memory_bytes: memory_bytes(),
             log_bytes: totals.log_bytes,
         };
-        if self.moments.len() == MOMENTS_MAX {
-            self.moments.pop_front();
+        if self.samples.len() == SAMPLES_MAX {
+            self.samples.pop_front();
         }
-        self.moments.push_back(moment);
+        self.samples.push_back(sample);
         self.newest += 1;
         self.last = Some((now, totals));
     }
 
     /// Those behind number `after`; all of them if that is none of this process.
-    pub fn after(&self, now: Instant, after: u64) -> Moments {
+    pub fn after(&self, now: Instant, after: u64) -> Samples {
         let wanted = self.newest.checked_sub(after).unwrap_or(self.newest);
-        let skipped = self.moments.len().saturating_sub(usize::try_from(wanted).unwrap_or(usize::MAX));
+        let skipped = self.samples.len().saturating_sub(usize::try_from(wanted).unwrap_or(usize::MAX));
         let age = self.last.map_or(Duration::ZERO, |(at, _)| now.saturating_duration_since(at));
-        Moments {
+        Samples {
             newest: self.newest,
             age_ms: u32::try_from(age.as_millis()).unwrap_or(u32::MAX),
-            moments: self.moments.iter().skip(skipped).cloned().collect(),
+            samples: self.samples.iter().skip(skipped).cloned().collect(),
         }
     }
 }
@@ -159,7 +159,7 @@ mod tests {
     use crate::metrics::PartitionSample;
 
     #[test]
-    fn a_moment_is_what_came_since_the_one_before() {
+    fn a_sample_is_what_came_since_the_one_before() {
         let (node, start) = (Node::new(2), Instant::now());
         let mut history = History::default();
         let note = |history: &mut History, ms| {
@@ -179,11 +179,11 @@ mod tests {
         node.worker(0).request(Op::Admin, Outcome::Ok, us(30));
         node.log().flushed(us(300), 1);
         note(&mut history, 500);
-        assert_eq!(history.after(start, 0), Moments::default(), "it is too short");
+        assert_eq!(history.after(start, 0), Samples::default(), "it is too short");
         note(&mut history, 1_000);
         let told = history.after(start + Duration::from_millis(1_250), 0);
-        assert_eq!((told.newest, told.age_ms, told.moments.len()), (1, 250, 1));
-        let wanted = Moment {
+        assert_eq!((told.newest, told.age_ms, told.samples.len()), (1, 250, 1));
+        let wanted = Sample {
             span_ms: 1_000,
             writes: 50,
             reads: 99,
@@ -192,28 +192,28 @@ mod tests {
             flush_us_p99: 508,
             held: 3,
             memory_bytes: 7,
-            ..Moment::default()
+            ..Sample::default()
         };
-        assert_eq!(told.moments[0], wanted);
+        assert_eq!(told.samples[0], wanted);
         // A partition that has gone takes its total with it.
         publish(20);
         note(&mut history, 2_000);
-        assert_eq!(history.after(start, 1).moments[0].writes, 0);
+        assert_eq!(history.after(start, 1).samples[0].writes, 0);
     }
 
     #[test]
     fn only_what_is_new_is_told_and_ten_minutes_are_kept() {
         let (node, start) = (Node::new(1), Instant::now());
         let mut history = History::default();
-        let all = MOMENTS_MAX as u64 + 5;
+        let all = SAMPLES_MAX as u64 + 5;
         (0..=all).for_each(|at| history.note(start + Duration::from_secs(at), &node, || at));
         let told = |after| {
             let told = history.after(start, after);
-            (told.moments.len(), told.moments.first().map(|moment| moment.memory_bytes))
+            (told.samples.len(), told.samples.first().map(|sample| sample.memory_bytes))
         };
-        assert_eq!(told(0), (MOMENTS_MAX, Some(6)));
+        assert_eq!(told(0), (SAMPLES_MAX, Some(6)));
         assert_eq!(told(all - 2), (2, Some(all - 1)));
         assert_eq!(told(all), (0, None));
-        assert_eq!(told(all + 1).0, MOMENTS_MAX, "the asker means a process before this one");
+        assert_eq!(told(all + 1).0, SAMPLES_MAX, "the asker means a process before this one");
     }
 }
