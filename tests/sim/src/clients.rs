@@ -155,7 +155,7 @@ impl World {
             }
             // By the client's map, a boundary lies between the keys.
             Err(SubmitError::Refused(_)) if matches!(call, Call::Many(_)) || stale => {
-                self.coverage.note("client: a border lies between the keys of one call");
+                self.coverage.note("client: a boundary lies between the keys of one call");
             }
             Err(SubmitError::Full(_)) => {}
             Err(SubmitError::Refused(error)) => self.fail("client", format!("a good call is refused: {error}")),

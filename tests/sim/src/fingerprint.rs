@@ -147,7 +147,7 @@ pub fn show(effect: &Effect) -> String {
         Effect::Controller(report) => show_report(report),
         Effect::Leader(group, leader) => format!("{group} is led from {leader:?}"),
         Effect::Note(group, note) => match note {
-            Note::Moved => format!("{group} moved a border"),
+            Note::Moved => format!("{group} moved a boundary"),
             note => format!("{group} {note:?}"),
         },
         Effect::QueryEnded { result, .. } => format!("query {result:?}"),

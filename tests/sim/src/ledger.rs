@@ -228,8 +228,8 @@ impl Ledger {
         }
     }
 
-    fn change(&mut self, group: PartitionId, border: &BoundaryStep) {
-        match border {
+    fn change(&mut self, group: PartitionId, step: &BoundaryStep) {
+        match step {
             BoundaryStep::Split { parent, child, at, .. } if *parent == group => {
                 let Some(model) = self.models.get_mut(&group) else { return };
                 if !model.owns(at) || *at == model.low || model.sealed {
@@ -285,7 +285,7 @@ impl Ledger {
         let Some(model) = self.models.get(&partition) else { return Ok(()) };
         if model.bounds() != (&range.low[..], range.high.as_deref()) {
             let what = format!("{partition} has {range:?}, and not {:?} to {:?}", model.low, model.high);
-            return broken("I14 borders", what);
+            return broken("I14 boundaries", what);
         }
         if model.content.pairs.len() as u64 != pairs {
             let what = format!("{partition} has {pairs} pairs, and not {}", model.content.pairs.len());
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(ledger.check_map(), Ok(()));
         let moved = KeyRange { low: b"m"[..].into(), high: None };
         assert_eq!((ledger.agrees(two, &moved, 0), ledger.agrees(two, &moved, 1).is_err()), (Ok(()), true));
-        assert_eq!(ledger.agrees(one, &KeyRange::all(), 0).expect_err("it gave keys away").0, "I14 borders");
+        assert_eq!(ledger.agrees(one, &KeyRange::all(), 0).expect_err("it gave keys away").0, "I14 boundaries");
         ledger.change(two, &BoundaryStep::Seal { partition: two, target: one });
         assert_eq!(ledger.check_map(), Ok(()));
         ledger.change(one, &BoundaryStep::Join { partition: two, target: one });

@@ -22,7 +22,7 @@ const PATIENCE: Nanos = 4_000 * MS;
 /// What tells that a moment has come, of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signs {
-    border: (Option<Vec<u8>>, bool),
+    boundary: (Option<Vec<u8>>, bool),
     ticket: Option<Ticket>,
     /// The directory's map, and how many changes of it are under way.
     map: (MapVersion, usize),
@@ -35,7 +35,7 @@ impl Signs {
         let sealed = partition.is_some_and(|partition| partition.sealed().is_some());
         let state = machine.directory().map(|directory| directory.state());
         let map = state.map(|state| (state.map.version, state.changes.len())).unwrap_or_default();
-        Signs { border: (high, sealed), ticket: machine.last_ticket(), map }
+        Signs { boundary: (high, sealed), ticket: machine.last_ticket(), map }
     }
 }
 
@@ -64,7 +64,7 @@ impl World {
         let newcomers = self.newcomers(node, group, effects);
         let comes = |trigger: &Trigger| match trigger.moment {
             Moment::Configured => leads && !newcomers.is_empty(),
-            Moment::Border | Moment::Retried => ahead && after.border != before.border,
+            Moment::Boundary | Moment::Retried => ahead && after.boundary != before.boundary,
             Moment::Ticket => ahead && after.ticket != before.ticket,
             Moment::Map => ahead && after.map != before.map,
             Moment::Coordinates => {
@@ -77,8 +77,8 @@ impl World {
         let Trigger { moment, length, crash, .. } = self.faults.triggers.swap_remove(at);
         self.coverage.note(match moment {
             Moment::Configured => "trigger: a configuration has just been decided",
-            Moment::Border => "trigger: a border is moved, and that is not decided",
-            Moment::Retried => "trigger: a border is moved, and clients do not hear what came of their writes",
+            Moment::Boundary => "trigger: a boundary is moved, and that is not decided",
+            Moment::Retried => "trigger: a boundary is moved, and clients do not hear what came of their writes",
             Moment::Ticket => "trigger: a ticket is executed, and that is not decided",
             Moment::Map => "trigger: a map is executed, and that is not decided",
             Moment::Coordinates => "trigger: another one coordinates",
@@ -93,7 +93,7 @@ impl World {
         let members: BTreeSet<usize> = host.nodes.values().copied().map(place).collect();
         let side: BTreeSet<usize> = newcomers.into_iter().chain([node]).collect();
         match moment {
-            Moment::Border | Moment::Ticket | Moment::Map if crash => self.nodes[node].crash.doom = Some((0, length)),
+            Moment::Boundary | Moment::Ticket | Moment::Map if crash => self.nodes[node].crash.doom = Some((0, length)),
             Moment::Coordinates => {
                 let others = (0..self.nodes.len()).filter(|node| !members.contains(node)).collect();
                 self.part(&side, &others, length);

@@ -169,7 +169,7 @@ impl Coverage {
             MulticastBody::Place(place) => match (&place.work, place.prev) {
                 (Work::Nothing, None) => self.note("ticket: the first one of a ballot"),
                 (Work::Nothing, Some(_)) => self.note("ticket: a voided one"),
-                (Work::Change { .. }, _) => self.note("ticket: of a change of borders"),
+                (Work::Change { .. }, _) => self.note("ticket: of a change of boundaries"),
                 (Work::Queries(subs), _) if subs.len() > 1 => self.note("ticket: shared by queries"),
                 (Work::Queries(_), _) => {}
             },
@@ -191,7 +191,7 @@ impl Coverage {
             Coordinated::Aborted { why: Abort::Unreleased, .. } => self.note("query: aborted, not released in time"),
             Coordinated::Aborted { why: Abort::Deposed, .. } => self.note("query: aborted, its coordinator is deposed"),
             Coordinated::Refused { .. } => self.note("query: refused by the coordinator"),
-            Coordinated::Changed { .. } => self.note("ticket: a change of borders is released"),
+            Coordinated::Changed { .. } => self.note("ticket: a change of boundaries is released"),
             _ => {}
         }
     }

@@ -44,7 +44,7 @@ pub(super) fn sever(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
 /// A leader is lost at the very moment that it has done something, beside an operator who has it done.
 pub(super) fn trigger(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault> {
     let moments =
-        [Moment::Configured, Moment::Border, Moment::Retried, Moment::Ticket, Moment::Map, Moment::Coordinates];
+        [Moment::Configured, Moment::Boundary, Moment::Retried, Moment::Ticket, Moment::Map, Moment::Coordinates];
     let moment = moments[random.below(moments.len())];
     let (crash, key) = (random.below(3) == 0, random.below(plan.workload.keys as usize) as u32);
     // Long enough for another one to be elected.
@@ -56,13 +56,13 @@ pub(super) fn trigger(plan: &Plan, at: Nanos, random: &mut Random) -> Vec<Fault>
             let (gone, to) = (random.below(plan.replicas as usize) as u32, random.below(plan.nodes as usize) as u32);
             Kind::Move { key: (random.below(5) > 0).then_some(key), gone, to, again: None }
         }
-        Moment::Border | Moment::Retried if random.below(2) == 0 => {
+        Moment::Boundary | Moment::Retried if random.below(2) == 0 => {
             // The partition that a split has just made is sealed.
             let cut = Fault { at: at.saturating_sub((100 + random.below(400) as Nanos) * MS), kind: split(key) };
             let kind = Kind::Merge { key, up: false, again: None };
             return vec![cut, set, Fault { at: at + MS, kind }];
         }
-        Moment::Border | Moment::Retried => split(key),
+        Moment::Boundary | Moment::Retried => split(key),
         Moment::Map => change(plan, 10 + random.below(3), random),
         Moment::Ticket | Moment::Proposes => return vec![set],
         Moment::Coordinates => Kind::Pause { who: Target::Leader(0), length: 3 * election_timeout },

@@ -224,8 +224,8 @@ pub enum Moment {
     /// It decides a configuration with a new voter: they two hear nobody else, and nobody hears them (PX18).
     Configured,
     /// It executes a split, a seal or a join ahead of its decision (SP8, MV12).
-    Border,
-    /// The same, but what breaks are the connections of its clients, which ask again elsewhere and behind the border
+    Boundary,
+    /// The same, but what breaks are the connections of its clients, which ask again elsewhere and behind the boundary
     /// (MV5, SE8).
     Retried,
     /// It executes a ticket ahead of its decision (SP5, TK9).
