@@ -1,4 +1,5 @@
-//! A backup: all pairs of a cluster at one moment, as a range over all partitions gives them, into a directory.
+//! A backup: all pairs of a cluster at one moment, as a range over all partitions gives them, into a directory or
+//! an object store.
 //!
 //! A reading that is interrupted begins again, at another moment: a backup is one moment, or none. What the earlier
 //! reading has written, or an earlier backup, is not written again where it has not changed.
@@ -15,6 +16,7 @@ use crate::directory::ChunkStore;
 use crate::error::{Error, Result};
 use crate::load::is_passing;
 use crate::manifest::{ChunkEntry, Header, Manifest};
+use crate::storage::blocking;
 
 /// How often all is read, at most.
 const READINGS_MAX: u32 = 10;
@@ -97,10 +99,13 @@ struct Moment {
 pub async fn backup(client: &Client, plan: &Plan, mut told: impl FnMut(Progress)) -> Result<Done> {
     // Before anything is made on disk.
     let cluster = client.map().await?.cluster;
-    let mut store = ChunkStore::open(&plan.directory, plan.resume)?;
-    if let Some(earlier) = &plan.since {
-        store.build_on(earlier)?;
-    }
+    let Plan { directory, since, resume, .. } = plan.clone();
+    let store = blocking(move || {
+        let mut store = ChunkStore::open(&directory, resume)?;
+        since.map_or(Ok(()), |earlier| store.build_on(&earlier))?;
+        Result::Ok(store)
+    });
+    let mut store = store.await?;
     let (chunks, bytes) = store.held();
     if chunks > 0 {
         told(Progress::Held(chunks, bytes));
@@ -112,7 +117,8 @@ pub async fn backup(client: &Client, plan: &Plan, mut told: impl FnMut(Progress)
             Ok(moment) => {
                 let Reading { store, chunks, written, unchanged } = done;
                 let header = header(&plan.program, cluster.to_string(), moment);
-                return Ok(Done { manifest: store.finish(header, chunks)?, written, unchanged });
+                let manifest = blocking(move || store.finish(header, chunks)).await?;
+                return Ok(Done { manifest, written, unchanged });
             }
             Err(Error::Client(error))
                 if reading < READINGS_MAX && error.reason().is_some_and(|why| again(why, reading)) =>

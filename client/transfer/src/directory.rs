@@ -1,15 +1,14 @@
-//! The directory of a backup: files with chunks, and the manifest, which is written last.
+//! What lies in the directory of a backup, or below its prefix in an object store: files or objects with chunks, and
+//! the manifest, which is written last.
 //!
 //! ```text
-//! DIR/pairs-00001 ..   chunks, each file up to 256 MiB
-//! DIR/manifest         where the chunks are; a directory without it holds an interrupted backup
-//! DIR/lock             held by the process that writes
+//! pairs-00001 ..   chunks, each file up to 256 MiB, each object about 16 MiB
+//! manifest         where the chunks are; without it the backup was interrupted
+//! lock             held by the process that writes, in a directory
 //! ```
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use coppice_btree::Digest;
@@ -17,10 +16,8 @@ use coppice_btree::Digest;
 use crate::chunk::{self, Chunk, FILE_HEADER_BYTES, ReadError, Record, Summary};
 use crate::error::{Error, Refusal, Result, at, damaged};
 use crate::manifest::{self, Base, ChunkEntry, FileEntry, Header, Manifest};
+use crate::storage::{self, Source, Storage};
 
-/// A file that has reached this size is followed by the next one.
-const FILE_BYTES_MAX: u64 = 256 << 20;
-const LOCK: &str = "lock";
 /// Files of a backup that are open while it is read, each with a buffer.
 const FILES_OPEN_MAX: usize = 16;
 
@@ -36,76 +33,69 @@ pub struct Location {
 /// The files of a backup that is being written. A chunk that it holds, or an earlier backup does, is not written again.
 #[derive(Debug)]
 pub struct ChunkStore {
-    directory: PathBuf,
+    storage: Box<dyn Storage>,
     files: Vec<FileEntry>,
     bases: Vec<Base>,
     known: HashMap<Summary, Location>,
-    open: Option<BufWriter<File>>,
-    _lock: File,
+    /// The number of the last file here.
+    last: u64,
+    /// Whether the last file takes more chunks.
+    open: bool,
 }
 
 impl ChunkStore {
-    /// Makes the directory, or goes on with an interrupted backup in it, if that is what `resume` wants.
+    /// Begins a backup at an address, or goes on with an interrupted one, if that is what `resume` wants.
     ///
     /// # Errors
-    /// The directory holds something else, or cannot be written.
-    pub fn open(directory: &Path, resume: bool) -> Result<ChunkStore> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(at(directory))?;
+    /// It holds something else, or cannot be written.
+    pub fn open(address: &Path, resume: bool) -> Result<ChunkStore> {
+        let mut storage = storage::at(address)?;
         let mut pairs = Vec::new();
         let mut foreign = None;
-        for entry in fs::read_dir(directory).map_err(at(directory))? {
-            let name = entry.map_err(at(directory))?.file_name().to_string_lossy().into_owned();
-            match &name[..] {
-                manifest::NAME => return Err(Refusal::Finished(directory.to_owned()).into()),
-                LOCK | UNFINISHED => {}
-                _ if is_pairs(&name) => pairs.push(name),
-                _ => foreign = Some(name),
+        for (name, _) in storage.list()? {
+            match number(&name) {
+                Some(number) => pairs.push((number, name)),
+                None if name == manifest::NAME => return Err(Refusal::Finished(address.to_owned()).into()),
+                None => foreign = Some(name),
             }
         }
         if let Some(file) = foreign {
-            return Err(Refusal::Foreign { directory: directory.to_owned(), file }.into());
+            return Err(Refusal::Foreign { directory: address.to_owned(), file }.into());
         }
         if !pairs.is_empty() && !resume {
-            return Err(Refusal::Unfinished(directory.to_owned()).into());
+            return Err(Refusal::Unfinished(address.to_owned()).into());
         }
-        let path = directory.join(LOCK);
-        let lock = private().open(&path).map_err(at(&path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(Refusal::InUse(directory.to_owned()).into()),
-            Err(TryLockError::Error(error)) => return Err(at(&path)(error)),
-        }
+        storage.lock()?;
         pairs.sort();
-        let mut store = ChunkStore {
-            directory: directory.to_owned(),
-            files: Vec::new(),
-            bases: Vec::new(),
-            known: HashMap::new(),
-            open: None,
-            _lock: lock,
-        };
-        pairs.into_iter().try_for_each(|name| store.take_in(name))?;
+        let last = pairs.last().map_or(0, |(number, _)| *number);
+        let (files, bases, known) = (Vec::new(), Vec::new(), HashMap::new());
+        let mut store = ChunkStore { storage, files, bases, known, last, open: false };
+        pairs.into_iter().try_for_each(|(_, name)| store.take_in(name))?;
         Ok(store)
     }
 
     /// Reads the chunks of a file that an interrupted backup has left; its torn end is cut off.
     fn take_in(&mut self, name: String) -> Result<()> {
-        let path = self.directory.join(&name);
-        let mut input = BufReader::new(File::open(&path).map_err(at(&path))?);
+        let path = self.storage.address().join(&name);
+        let mut input = BufReader::new(open_file(&*self.storage, &name)?);
         let mut header = [0; FILE_HEADER_BYTES as usize];
         let whole = chunk::fill(&mut input, &mut header).map_err(at(&path))? == header.len();
         let mut end = 0;
         if whole && header == chunk::file_header() {
             end = FILE_HEADER_BYTES;
             // The first record that is not whole ends what can be used.
-            while let Ok(Some(Record::Chunk(chunk))) = chunk::read_record(&mut input) {
+            loop {
+                let chunk = match chunk::read_record(&mut input) {
+                    Ok(Some(Record::Chunk(chunk))) => chunk,
+                    Err(ReadError::Io(error)) => return Err(at(&path)(error)),
+                    _ => break,
+                };
                 let location = Location { file: self.files.len(), at: end };
                 self.known.insert(chunk.summary(), location);
                 end += chunk::HEADER_BYTES + u64::from(chunk.summary().bytes);
             }
         }
-        let file = OpenOptions::new().write(true).open(&path).map_err(at(&path))?;
-        file.set_len(end).map_err(at(&path))?;
+        self.storage.cut(&name, end)?;
         self.files.push(FileEntry { base: None, name, bytes: end });
         Ok(())
     }
@@ -120,25 +110,24 @@ impl ChunkStore {
     /// # Errors
     /// The earlier one is not whole.
     pub fn build_on(&mut self, earlier: &Path) -> Result<()> {
-        let manifest = Manifest::read(earlier)?;
-        check_bases(earlier, &manifest)?;
-        let own = fs::canonicalize(&self.directory).map_err(at(&self.directory))?;
+        let (manifest, storages) = open_all(earlier)?;
         // Bases of the base are bases of this one: each is found from here.
-        let paths =
-            [earlier.to_owned()].into_iter().chain(manifest.header.bases.iter().map(|base| earlier.join(&base.path)));
         let ids = [&manifest.header.id].into_iter().chain(manifest.header.bases.iter().map(|base| &base.id));
-        for (path, id) in paths.zip(ids) {
-            let path = path_from(&own, &fs::canonicalize(&path).map_err(at(&path))?);
+        let mut sizes = Vec::new();
+        for (storage, id) in storages.iter().zip(ids) {
+            let path = storage::path_from(self.storage.address(), storage.address())?;
             self.bases.push(Base { path, id: id.clone() });
+            sizes.push(storage.list()?.into_iter().collect::<HashMap<_, _>>());
         }
         let first = self.files.len();
-        for (file, path) in manifest.header.files.iter().zip(manifest.file_paths(earlier)) {
-            let there = fs::metadata(&path).map_err(at(&path))?.len();
+        for file in &manifest.header.files {
+            let base = file.base.map_or(0, |base| base + 1);
+            let path = storages[base].address().join(&file.name);
+            let there = *sizes[base].get(&file.name).ok_or_else(|| damaged(&path, None, MISSING))?;
             if there < file.bytes {
                 return Err(damaged(&path, there, format!("the file ends here, and the backup holds {}", file.bytes)));
             }
-            let base = Some(file.base.map_or(0, |base| base + 1));
-            self.files.push(FileEntry { base, ..file.clone() });
+            self.files.push(FileEntry { base: Some(base), ..file.clone() });
         }
         for entry in &manifest.chunks {
             if let Some(summary) = entry.summary() {
@@ -156,30 +145,27 @@ impl ChunkStore {
         if let Some(&location) = self.known.get(&chunk.summary()) {
             return Ok((location, false));
         }
-        let full = self.files.last().is_some_and(|file| file.bytes >= FILE_BYTES_MAX);
-        if self.open.is_none() || full {
+        let full = self.files.last().is_some_and(|file| file.bytes >= self.storage.file_bytes_max());
+        if !self.open || full {
             self.next_file()?;
         }
         let file = self.files.len() - 1;
         let entry = &mut self.files[file];
         let location = Location { file, at: entry.bytes };
-        let path = self.directory.join(&entry.name);
-        if let Some(open) = &mut self.open {
-            entry.bytes += chunk.write(open).map_err(at(&path))?;
-        }
+        let path = self.storage.address().join(&entry.name);
+        entry.bytes += chunk.write(&mut self.storage).map_err(at(&path))?;
         self.known.insert(chunk.summary(), location);
         Ok((location, true))
     }
 
     fn next_file(&mut self) -> Result<()> {
-        self.flush()?;
-        let own = self.files.iter().filter(|file| file.base.is_none());
-        let name = format!("pairs-{:05}", own.count() + 1);
-        let path = self.directory.join(&name);
-        let mut file = BufWriter::with_capacity(1 << 20, private().create_new(true).open(&path).map_err(at(&path))?);
-        file.write_all(&chunk::file_header()).map_err(at(&path))?;
-        self.open = Some(file);
+        self.last += 1;
+        let name = format!("pairs-{:05}", self.last);
+        self.storage.create(&name)?;
+        let path = self.storage.address().join(&name);
+        self.storage.write_all(&chunk::file_header()).map_err(at(&path))?;
         self.files.push(FileEntry { base: None, name, bytes: FILE_HEADER_BYTES });
+        self.open = true;
         Ok(())
     }
 
@@ -188,13 +174,11 @@ impl ChunkStore {
     /// # Errors
     /// It cannot be written.
     pub fn flush(&mut self) -> Result<()> {
-        let Some(open) = self.open.take() else { return Ok(()) };
-        let path = self.directory.join(self.files.last().map_or("", |file| &file.name));
-        let file = open.into_inner().map_err(|error| at(&path)(error.into_error()))?;
-        file.sync_all().map_err(at(&path))
+        self.open = false;
+        self.storage.sync()
     }
 
-    /// Writes the manifest: from here on the directory holds a whole backup. Files and bases that no chunk lies in are
+    /// Writes the manifest: from here on the backup is whole. Files and bases that no chunk lies in are
     /// not named.
     ///
     /// # Errors
@@ -217,53 +201,40 @@ impl ChunkStore {
         }
         chunks.iter_mut().for_each(|chunk| chunk.file = places[chunk.file]);
         let manifest = Manifest { header: Header { files, bases, ..header }, chunks };
-        let (unfinished, path) = (self.directory.join(UNFINISHED), self.directory.join(manifest::NAME));
-        let file = private().truncate(true).open(&unfinished).map_err(at(&unfinished))?;
-        let mut out = BufWriter::new(file);
-        manifest.write(&mut out).map_err(at(&unfinished))?;
-        let file = out.into_inner().map_err(|error| at(&unfinished)(error.into_error()))?;
-        file.sync_all().map_err(at(&unfinished))?;
-        fs::rename(&unfinished, &path).map_err(at(&path))?;
-        let lock = self.directory.join(LOCK);
-        fs::remove_file(&lock).map_err(at(&lock))?;
-        File::open(&self.directory).and_then(|directory| directory.sync_all()).map_err(at(&self.directory))?;
+        self.storage.commit(manifest::NAME, &mut |mut out| manifest.write(&mut out))?;
         Ok(manifest)
     }
 }
 
-/// The manifest while it is written.
-const UNFINISHED: &str = "manifest.new";
+/// What is said of a file that should be there.
+const MISSING: &str = "it is missing";
 
-fn is_pairs(name: &str) -> bool {
-    name.strip_prefix("pairs-").is_some_and(|rest| rest.len() >= 5 && rest.bytes().all(|byte| byte.is_ascii_digit()))
+/// The number of a file with chunks.
+fn number(name: &str) -> Option<u64> {
+    let digits = name.strip_prefix("pairs-")?;
+    (digits.len() >= 5 && digits.bytes().all(|byte| byte.is_ascii_digit())).then(|| digits.parse().ok())?
 }
 
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.create(true).write(true).mode(0o600);
-    options
-}
-
-/// How `to` is found from `from`: relative if they lie side by side, so that both can be moved together.
-fn path_from(from: &Path, to: &Path) -> String {
-    match (to.parent() == from.parent(), to.file_name()) {
-        (true, Some(name)) => format!("../{}", name.to_string_lossy()),
-        _ => to.to_string_lossy().into_owned(),
-    }
-}
-
-/// Whether the earlier backups that this one builds on are where they were.
-fn check_bases(directory: &Path, manifest: &Manifest) -> Result<()> {
+/// The backup at an address: its manifest, its own storage, and those of the earlier backups that it builds on, if they
+/// are where they were.
+fn open_all(address: &Path) -> Result<(Manifest, Vec<Box<dyn Storage>>)> {
+    let mut storages = vec![storage::at(address)?];
+    let manifest = Manifest::read(&*storages[0])?;
     for base in &manifest.header.bases {
-        let path = directory.join(&base.path);
-        let other = || Refusal::OtherBase { base: path.clone(), backup: directory.to_owned() };
-        match Manifest::read(&path) {
+        let earlier = storage::at(&storage::beside(address, &base.path))?;
+        let other = || Refusal::OtherBase { base: earlier.address().to_owned(), backup: address.to_owned() };
+        match Manifest::read(&*earlier) {
             Ok(found) if found.header.id == base.id => {}
             Ok(_) | Err(Error::Refused(Refusal::NoBackup(_))) => return Err(other().into()),
             Err(error) => return Err(error),
         }
+        storages.push(earlier);
     }
-    Ok(())
+    Ok((manifest, storages))
+}
+
+fn open_file(storage: &dyn Storage, name: &str) -> Result<Box<dyn Source>> {
+    storage.open(name)?.ok_or_else(|| damaged(&storage.address().join(name), None, MISSING))
 }
 
 /// A whole backup, to be read.
@@ -271,7 +242,8 @@ fn check_bases(directory: &Path, manifest: &Manifest) -> Result<()> {
 pub struct Backup {
     /// What it is, and its chunks.
     pub manifest: Manifest,
-    paths: Vec<PathBuf>,
+    /// Its own, and those of its bases.
+    storages: Vec<Box<dyn Storage>>,
     /// Files that are open, the one that was used last at the end: chunks of several backups come in turns.
     open: Vec<OpenFile>,
 }
@@ -281,19 +253,24 @@ struct OpenFile {
     file: usize,
     /// Where it is read next.
     at: u64,
-    input: BufReader<File>,
+    input: BufReader<Box<dyn Source>>,
 }
 
 impl Backup {
-    /// Opens the backup in a directory, and checks that those that it builds on are there.
+    /// Opens the backup at an address, and checks that those that it builds on are there.
     ///
     /// # Errors
     /// There is none, or it is damaged.
-    pub fn open(directory: &Path) -> Result<Backup> {
-        let manifest = Manifest::read(directory)?;
-        check_bases(directory, &manifest)?;
-        let paths = manifest.file_paths(directory);
-        Ok(Backup { manifest, paths, open: Vec::new() })
+    pub fn open(address: &Path) -> Result<Backup> {
+        let (manifest, storages) = open_all(address)?;
+        Ok(Backup { manifest, storages, open: Vec::new() })
+    }
+
+    /// Where a file lies, and its path for errors.
+    fn file(&self, file: usize) -> (&dyn Storage, &str, PathBuf) {
+        let entry = &self.manifest.header.files[file];
+        let storage = &*self.storages[entry.base.map_or(0, |base| base + 1)];
+        (storage, &entry.name, storage.address().join(&entry.name))
     }
 
     /// Reads the chunk of this entry, and checks that it is the one that was written.
@@ -301,19 +278,19 @@ impl Backup {
     /// # Errors
     /// It is damaged, or cannot be read.
     pub fn read(&mut self, entry: &ChunkEntry) -> Result<Chunk> {
-        let path = &self.paths[entry.file];
+        let (storage, name, path) = self.file(entry.file);
         let mut open = match self.open.iter().position(|open| open.file == entry.file) {
+            None => OpenFile { file: entry.file, at: 0, input: open_pairs(storage, name)? },
             Some(place) => self.open.remove(place),
-            None => OpenFile { file: entry.file, at: 0, input: open_pairs(path)? },
         };
         if open.at != entry.at {
-            open.input.seek(SeekFrom::Start(entry.at)).map_err(at(path))?;
+            open.input.seek(SeekFrom::Start(entry.at)).map_err(at(&path))?;
         }
-        let damage = |what: String| damaged(path, entry.at, what);
+        let damage = |what: String| damaged(&path, entry.at, what);
         let chunk = match chunk::read_record(&mut open.input) {
             Ok(Some(Record::Chunk(chunk))) if Some(chunk.summary()) == entry.summary() => chunk,
             Ok(_) => return Err(damage("this is not the chunk that the manifest names".to_owned())),
-            Err(ReadError::Io(error)) => return Err(at(path)(error)),
+            Err(ReadError::Io(error)) => return Err(at(&path)(error)),
             Err(error) => return Err(damage(error.to_string())),
         };
         open.at = entry.at + chunk::HEADER_BYTES + u64::from(chunk.summary().bytes);
@@ -335,8 +312,8 @@ impl Backup {
         let verified = entries.iter().try_for_each(|entry| {
             let chunk = self.read(entry)?;
             if (pairs > 0 && chunk.low() <= &last[..]) || entry.low().as_deref() != Some(chunk.low()) {
-                let path = &self.paths[entry.file];
-                return Err(damaged(path, entry.at, "the chunk is not in key order with those before it"));
+                let (_, _, path) = self.file(entry.file);
+                return Err(damaged(&path, entry.at, "the chunk is not in key order with those before it"));
             }
             bytes += chunk.pairs().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>();
             if let Some((key, _)) = chunk.pairs().last() {
@@ -351,15 +328,19 @@ impl Backup {
         verified?;
         let header = &self.manifest.header;
         if (pairs, bytes, Some(digest)) != (header.pairs, header.bytes, manifest::digest(&header.digest)) {
-            let path = self.paths.first().cloned().unwrap_or_default();
-            return Err(damaged(&path, None, "the chunks together are not what the manifest says"));
+            return Err(damaged(
+                self.storages[0].address(),
+                None,
+                "the chunks together are not what the manifest says",
+            ));
         }
         Ok(())
     }
 }
 
-fn open_pairs(path: &Path) -> Result<BufReader<File>> {
-    let mut file = File::open(path).map_err(at(path))?;
+fn open_pairs(storage: &dyn Storage, name: &str) -> Result<BufReader<Box<dyn Source>>> {
+    let path = &storage.address().join(name);
+    let mut file = open_file(storage, name)?;
     let mut header = [0; FILE_HEADER_BYTES as usize];
     let read = file.read_exact(&mut header);
     if let Err(error) = read {

@@ -30,9 +30,48 @@ pub enum Error {
         /// What was found.
         what: String,
     },
+    /// An object store refused, or was not reached.
+    #[error("{path}: {what}", path = path.display())]
+    Store {
+        /// What was asked for.
+        path: PathBuf,
+        /// Why, as far as it matters for what to do.
+        reason: StoreReason,
+        /// In the words of the store or the system.
+        what: String,
+    },
     /// It is not begun: something else must be done first.
     #[error("{0}")]
     Refused(#[from] Refusal),
+}
+
+/// Why an object store did not do what it was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreReason {
+    /// The program was built without it.
+    NotBuilt,
+    /// The address of the backup or of the store is none.
+    Address,
+    /// The environment holds no credentials.
+    NoCredentials,
+    /// It does not take the credentials.
+    BadCredentials,
+    /// The clocks of this machine and of the store differ.
+    Clock,
+    /// The credentials do not allow it.
+    Denied,
+    /// There is no such bucket.
+    NoBucket,
+    /// The bucket is in another region.
+    Region,
+    /// No connection, or no answer in time.
+    Unreachable,
+    /// No authority that this machine trusts vouches for it.
+    Untrusted,
+    /// It went on failing in passing.
+    Busy,
+    /// Something else.
+    Other,
 }
 
 /// Why a transfer is not begun.
@@ -101,9 +140,13 @@ pub enum Refusal {
     NoPosition(PathBuf),
 }
 
-/// Names the file of an error of the system.
+/// Names the file of an error of the system. An error of ours that came through a reader or writer names its own.
 pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
-    move |error| Error::Io { path: path.to_owned(), error }
+    move |error| error.downcast().unwrap_or_else(|error| Error::Io { path: path.to_owned(), error })
+}
+
+pub(crate) fn store(path: &Path, reason: StoreReason, what: impl Into<String>) -> Error {
+    Error::Store { path: path.to_owned(), reason, what: what.into() }
 }
 
 pub(crate) fn damaged(path: &Path, at: impl Into<Option<u64>>, what: impl Into<String>) -> Error {

@@ -1,20 +1,21 @@
-//! The manifest of a backup: what it is, and where each of its chunks lies. It is written last, so that a directory
-//! with a manifest holds a whole backup.
+//! The manifest of a backup: what it is, and where each of its chunks lies. It is written last, so that a directory or
+//! a prefix with a manifest holds a whole backup.
 //!
 //! Lines of json: the [`Header`], a [`ChunkEntry`] for each chunk in key order, and an end with the count of chunks and
 //! the crc32c of all lines before it.
 
 use std::io::{self, BufRead, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use coppice_btree::Digest;
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::Summary;
 use crate::error::{Refusal, Result, at, damaged};
+use crate::storage::Storage;
 use crate::text::{from_base64, to_base64};
 
-/// Its name in the directory.
+/// Its name.
 pub const NAME: &str = "manifest";
 /// What its first line calls it.
 const MAGIC: &str = "coppice backup";
@@ -57,7 +58,7 @@ pub struct Header {
 /// An earlier backup that this one builds on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
-    /// Its directory; from this backup's one if it is relative.
+    /// Its directory or address; from this backup's one if it is relative.
     pub path: String,
     /// Its id.
     pub id: String,
@@ -162,20 +163,15 @@ impl Manifest {
         writeln!(out, "{}", serde_json::to_string(&end)?)
     }
 
-    /// Reads and checks the manifest of the backup in `directory`.
+    /// Reads and checks the manifest of a backup.
     ///
     /// # Errors
     /// There is none, it is damaged, or its format is unknown.
-    pub fn read(directory: &Path) -> Result<Manifest> {
-        let path = directory.join(NAME);
-        let file = match std::fs::File::open(&path) {
-            Ok(file) => file,
-            Err(error) if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&error.kind()) => {
-                return Err(Refusal::NoBackup(directory.to_owned()).into());
-            }
-            Err(error) => return Err(at(&path)(error)),
-        };
-        Manifest::parse(&path, &mut io::BufReader::new(file))
+    pub(crate) fn read(storage: &dyn Storage) -> Result<Manifest> {
+        match storage.open(NAME)? {
+            None => Err(Refusal::NoBackup(storage.address().to_owned()).into()),
+            Some(file) => Manifest::parse(&storage.address().join(NAME), &mut io::BufReader::new(file)),
+        }
     }
 
     /// Reads it from its lines; `path` is what errors name.
@@ -215,15 +211,6 @@ impl Manifest {
             }
             return Ok(Manifest { header: known.clone(), chunks });
         }
-    }
-
-    /// The directory of each file, for a backup in `directory`.
-    pub fn file_paths(&self, directory: &Path) -> Vec<PathBuf> {
-        let of = |file: &FileEntry| match file.base.and_then(|base| self.header.bases.get(base)) {
-            Some(base) => directory.join(&base.path).join(&file.name),
-            None => directory.join(&file.name),
-        };
-        self.header.files.iter().map(of).collect()
     }
 }
 
@@ -285,13 +272,11 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_is_read_back_and_knows_where_its_files_are() {
+    fn a_manifest_is_read_back() {
         let (manifest, mut text) = (manifest(), Vec::new());
         manifest.write(&mut text).expect("memory");
         assert_eq!(Manifest::parse(Path::new("m"), &mut &text[..]).expect("it is whole"), manifest);
         assert_eq!(manifest.chunks[0].low(), Some(b"a\xff".to_vec()));
-        let paths = manifest.file_paths(Path::new("/b/tuesday"));
-        assert_eq!(paths, [Path::new("/b/tuesday/pairs-00001"), Path::new("/b/tuesday/../monday/pairs-00001")]);
     }
 
     #[test]

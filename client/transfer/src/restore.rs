@@ -11,6 +11,7 @@ use crate::directory::Backup;
 use crate::error::{Refusal, Result};
 use crate::load::{Loader, Pairs, Present, is_passing};
 use crate::manifest;
+use crate::storage::blocking;
 use crate::text::Coding;
 
 /// How often what was restored is read, if that is interrupted.
@@ -41,7 +42,8 @@ pub enum Progress {
 /// # Errors
 /// See [`crate::Error`]. What was loaded stays, and a restore that resumes goes on behind it.
 pub async fn restore(client: &Client, plan: &Plan, mut told: impl FnMut(Progress)) -> Result<manifest::Header> {
-    let backup = Backup::open(&plan.directory)?;
+    let directory = plan.directory.clone();
+    let backup = blocking(move || Backup::open(&directory)).await?;
     let header = backup.manifest.header.clone();
     if !plan.resume {
         let mut there = client.range(range(&plan.prefix).limit(1)).await?;

@@ -1,4 +1,4 @@
-//! `backup`, `backup verify`, `restore`: a cluster into a directory, and back.
+//! `backup`, `backup verify`, `restore`: a cluster into a directory or an object store, and back.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,9 +8,9 @@ use coppice_client::error::Reason;
 use coppice_core::settings::units::about_size;
 use coppice_transfer::backup::{self, Done};
 use coppice_transfer::directory::Backup;
-use coppice_transfer::error::{Error, Refusal};
+use coppice_transfer::error::{Error, Refusal, StoreReason};
 use coppice_transfer::manifest::Header;
-use coppice_transfer::restore;
+use coppice_transfer::{restore, storage};
 use serde_json::json;
 
 use super::args::{Cli, Format};
@@ -28,7 +28,7 @@ type Outcome = io::Result<Result<Exit, Failure>>;
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct BackupArgs {
-    /// The directory that becomes the backup; it must be empty, or not be there
+    /// What becomes the backup: a directory or s3://BUCKET/PREFIX; it must be empty, or not be there
     #[arg(required = true, value_parser = directory, value_name = "DIR")]
     pub directory: Option<PathBuf>,
     /// Go on with a backup that was interrupted: what has not changed is not written again
@@ -50,7 +50,7 @@ pub struct BackupArgs {
 pub enum BackupVerb {
     /// Read a backup whole, and check every checksum and its digest; needs no cluster
     Verify {
-        /// Its directory
+        /// Its directory, or s3://BUCKET/PREFIX
         #[arg(value_parser = directory, value_name = "DIR")]
         directory: PathBuf,
     },
@@ -59,7 +59,7 @@ pub enum BackupVerb {
 /// `restore`
 #[derive(Debug, Clone, Args)]
 pub struct RestoreArgs {
-    /// The directory of the backup
+    /// The directory of the backup, or s3://BUCKET/PREFIX
     #[arg(value_parser = directory, value_name = "DIR")]
     pub directory: PathBuf,
     /// Put this before every key; only keys with this prefix must be new then
@@ -70,15 +70,16 @@ pub struct RestoreArgs {
     pub resume: bool,
 }
 
-/// A directory as a path or as a URL of a file.
+/// A directory as a path or as a URL of a file, or a prefix of an object store.
 pub(super) fn directory(text: &str) -> Result<PathBuf, String> {
     match text.split_once("://") {
         None | Some(("file", "")) if text.is_empty() => Err("a directory has a name".to_owned()),
         Some(("file", path)) if path.starts_with('/') => Ok(PathBuf::from(path)),
         Some(("file", _)) => Err(format!("a URL of a directory is file:///DIR, not {text}")),
-        Some((scheme, _)) => Err(format!(
-            "{scheme}:// is not supported: a backup is a directory of files that never change, which any program copies"
-        )),
+        Some(("s3", _)) => storage::object_store_address(text),
+        Some((scheme, _)) => {
+            Err(format!("{scheme}:// is not supported: a backup is a directory or s3://BUCKET/PREFIX"))
+        }
         None => Ok(PathBuf::from(text)),
     }
 }
@@ -118,8 +119,11 @@ pub async fn back_up(cli: &Cli, context: &Context, args: &BackupArgs, output: &m
     };
     let Done { manifest, written, unchanged } = match done {
         Ok(done) => done,
-        // Without the directory there is nothing to go on with.
-        Err(error) => return Ok(Err(failure(&error, context, directory.exists().then(resumed)))),
+        Err(error) => {
+            // Without the directory there is nothing to go on with.
+            let resume = (storage::in_object_store(&directory) || directory.exists()).then(resumed);
+            return Ok(Err(failure(&error, context, resume)));
+        }
     };
     let header = &manifest.header;
     match output.style.admin() {
@@ -168,7 +172,10 @@ pub fn verify(context: &Context, directory: &Path, output: &mut Output<'_>) -> O
         Format::Table | Format::Raw => {
             writeln!(output.data, "whole: {}, digest {}", content(header), header.digest)?;
             for base in &header.bases {
-                output.note(&format!("it builds on {}, which must stay", directory.join(&base.path).display()))?;
+                output.note(&format!(
+                    "it builds on {}, which must stay",
+                    storage::beside(directory, &base.path).display()
+                ))?;
             }
         }
     }
@@ -289,6 +296,7 @@ pub(super) fn failure(error: &Error, context: &Context, resume: Option<String>) 
             let cause = "the file was changed since it was written, or its disk has lost some of it";
             (Exit::Failed, "damaged", path.display().to_string(), cause, help())
         }
+        Error::Store { path, reason, .. } => of_store(*reason, path, resume.unwrap_or_else(help)),
         Error::Refused(refusal) => of_refusal(refusal, context, resume),
     };
     Failure { exit, code, what: format!("{}: {error}", context.verb), place, cause: cause.to_owned(), next }
@@ -320,6 +328,45 @@ fn of_client(error: &coppice_client::Error, context: &Context, resume: Option<St
 }
 
 type Parts = (Exit, &'static str, String, &'static str, String);
+
+fn of_store(reason: StoreReason, path: &Path, again: String) -> Parts {
+    let (exit, code, cause) = match reason {
+        StoreReason::NotBuilt => (Exit::Usage, "usage", "cargo's feature s3 of coppice-server brings object stores"),
+        StoreReason::Address => (Exit::Usage, "usage", "this is no address: see coppice backup --help"),
+        StoreReason::NoCredentials => {
+            let cause = "export them, with AWS_SESSION_TOKEN if they are temporary; `aws configure export-credentials \
+                         --format env` prints them";
+            (Exit::Usage, "usage", cause)
+        }
+        StoreReason::BadCredentials => {
+            let cause = "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY or AWS_SESSION_TOKEN is wrong or has expired, or they \
+                         are of another store than AWS_ENDPOINT_URL";
+            (Exit::Failed, "denied", cause)
+        }
+        StoreReason::Denied => {
+            let cause =
+                "the credentials must be allowed to list the bucket, and to get and put objects below the prefix";
+            (Exit::Failed, "denied", cause)
+        }
+        StoreReason::Clock => (Exit::Failed, "failed", "this machine's clock is wrong: set it, or start NTP"),
+        StoreReason::NoBucket => {
+            (Exit::NotFound, "not_found", "make the bucket first, or mend its name or AWS_ENDPOINT_URL")
+        }
+        StoreReason::Region => (Exit::Failed, "failed", "AWS_REGION must be the region of the bucket"),
+        StoreReason::Unreachable => {
+            let cause = "AWS_ENDPOINT_URL is wrong, the store is down, or a firewall lets nothing through";
+            (Exit::Unavailable, "unavailable", cause)
+        }
+        StoreReason::Untrusted => {
+            let cause = "no authority of this system signed the store's certificate: install ca-certificates, or name a \
+                         file of authorities in SSL_CERT_FILE";
+            (Exit::Unavailable, "unavailable", cause)
+        }
+        StoreReason::Busy => (Exit::Unavailable, "unavailable", "the store is overloaded or down: try again later"),
+        StoreReason::Other => (Exit::Failed, "failed", "the store refuses this request: what it says is above"),
+    };
+    (exit, code, path.display().to_string(), cause, again)
+}
 
 fn of_refusal(refusal: &Refusal, context: &Context, resume: Option<String>) -> Parts {
     let help = || format!("coppice {} --help", context.verb);
@@ -389,7 +436,8 @@ mod tests {
     fn a_directory_is_a_path_or_a_url_of_a_file() {
         assert_eq!(directory("a/b"), Ok(PathBuf::from("a/b")));
         assert_eq!(directory("file:///a/b"), Ok(PathBuf::from("/a/b")));
-        for wrong in ["", "file://a/b", "s3://bucket/key", "https://host/x"] {
+        assert_eq!(directory("s3://b/x/"), Ok(PathBuf::from("s3://b/x")));
+        for wrong in ["", "file://a/b", "s3://bucket", "https://host/x"] {
             assert!(directory(wrong).is_err(), "{wrong}");
         }
     }
@@ -426,7 +474,9 @@ mod tests {
         let refused = refusals.into_iter().map(|(refusal, exit)| (Error::Refused(refusal), exit));
         let damaged = Error::Damaged { path: path(), at: Some(7), what: "a checksum differs".into() };
         let io = Error::Io { path: path(), error: io::Error::other("no room") };
-        for (error, exit) in refused.chain([(damaged, 1), (io, 1)]) {
+        let stores = [(StoreReason::NoCredentials, 2), (StoreReason::NoBucket, 4), (StoreReason::Unreachable, 3)]
+            .map(|(reason, exit)| (Error::Store { path: path(), reason, what: "no".into() }, exit));
+        for (error, exit) in refused.chain([(damaged, 1), (io, 1)]).chain(stores) {
             for resume in [None, Some("coppice restore 'a b' --resume".to_owned())] {
                 let failure = failure(&error, &context, resume);
                 assert_eq!(failure.exit as u8, exit, "{failure}");

@@ -88,7 +88,7 @@ fn damage_and_mistakes_are_named() {
     expect(&cluster.run(&["restore", &path]), 4, "", "holds no finished backup");
     expect(&cluster.run(&["backup", &path]), 0, "backed up: 4000 keys", "");
     expect(&cluster.run(&["backup", &path]), 5, "", "holds a finished backup");
-    expect(&cluster.run(&["backup", "s3://bucket/x"]), 2, "", "s3:// is not supported");
+    expect(&cluster.run(&["backup", "http://host/x"]), 2, "", "http:// is not supported");
     // Without its manifest it is a backup that was interrupted; its last chunk is torn.
     std::fs::remove_file(directory.join("manifest")).expect("it is there");
     let pairs = directory.join("pairs-00001");

@@ -18,6 +18,8 @@ mod lost_quorum;
 mod membership;
 mod names;
 mod nodes;
+#[cfg(feature = "s3")]
+mod object_stores;
 mod operate;
 mod ops;
 mod packaged;

@@ -37,7 +37,13 @@ pub fn program() -> Command {
 /// Runs the program with these words to its end; `input` is its stdin.
 pub fn run_with_input(words: &[&str], input: &[u8]) -> Said {
     let mut command = program();
-    command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(words);
+    finish(command, input)
+}
+
+/// Runs a command to its end; `input` is its stdin.
+pub fn finish(mut command: Command, input: &[u8]) -> Said {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
     let mut stdin = child.stdin.take().expect("a pipe");
     // A program that does not read its input may have ended.

@@ -11,6 +11,7 @@ macro_rules! say {
 
 pub mod caught;
 pub mod hazards;
+pub mod object_store;
 pub mod poll;
 pub mod process;
 pub mod random;

@@ -41,7 +41,22 @@ const ROOMS: &[Room] = &[
     Room {
         name: "coppice-transfer",
         ours: &["coppice-btree", "coppice-client", PLANTED],
-        outside: &["bytes", "crc32c", "csv-core", "ring", "serde", "serde_json", "thiserror", "tokio"],
+        outside: &[
+            "async-trait",
+            "bytes",
+            "crc32c",
+            "csv-core",
+            "http-body-util",
+            "hyper-rustls",
+            "hyper-util",
+            "object_store",
+            "ring",
+            "rustls",
+            "serde",
+            "serde_json",
+            "thiserror",
+            "tokio",
+        ],
     },
     Room {
         name: "coppice-core",

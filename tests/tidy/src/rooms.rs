@@ -46,6 +46,7 @@ const ORDERS: &[Order] = &[
             "text",
             "error",
             "chunk",
+            "storage",
             "manifest",
             "directory",
             "load",
@@ -185,7 +186,7 @@ const ORDERS: &[Order] = &[
     Order { below: "tests/planted/src/", modules: &["failpoints", "mutants"] },
     Order {
         below: "tests/testkit/src/",
-        modules: &["caught", "hazards", "poll", "random", "say", "serve", "variant", "process"],
+        modules: &["caught", "hazards", "object_store", "poll", "random", "say", "serve", "variant", "process"],
     },
     Order {
         below: "tests/tidy/src/",

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use coppice_testkit::hazards::{HAZARDS, NOT_APPLICABLE};
 use coppice_tidy::{self as tidy, Complaints, Metadata, Source};
 
-/// Crates that a build of all programs may compile.
-const CRATES_MAX: usize = 185;
+/// Crates that a build of all programs may compile; 62 of them only for backups in an object store (feature `s3`).
+const CRATES_MAX: usize = 247;
 /// The same with all features.
-const CRATES_ALL_FEATURES_MAX: usize = 195;
+const CRATES_ALL_FEATURES_MAX: usize = 257;
 
 #[track_caller]
 fn none(complaints: Complaints) {
