@@ -16,11 +16,11 @@ use object_store::client::{HttpResponse, HttpService};
 use rustls::crypto::ring::default_provider;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A request is answered within this time, and a second for each of so many bytes that it carries.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-const BYTES_PER_SECOND_MIN: usize = 128 << 10;
-/// Longest answer: a page of a list, or a part of an object.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// What is sent, and what is answered, each takes at most this long, and a second for each of so many bytes.
+const TIMEOUT: Duration = Duration::from_secs(30);
+const BYTES_PER_SECOND_MIN: u64 = 128 << 10;
+/// Longest answer: an object that was uploaded in one piece, read back.
+const ANSWER_BYTES_MAX: usize = 40 << 20;
 
 /// Makes the client of a store.
 #[derive(Clone, Debug)]
@@ -64,27 +64,28 @@ struct Service {
 #[async_trait]
 impl HttpService for Service {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let seconds = request.body().content_length() / BYTES_PER_SECOND_MIN;
-        let timeout = ANSWER_TIMEOUT + Duration::from_secs(seconds as u64);
-        let answer = async {
-            let response = self.http.0.request(request).await.map_err(|error| {
-                let kind = match error.is_connect() {
-                    true if self.reached.load(Ordering::Relaxed) => HttpErrorKind::Connect,
-                    true => HttpErrorKind::Unknown,
-                    false => HttpErrorKind::Interrupted,
-                };
-                HttpError::new(kind, error)
-            })?;
-            self.reached.store(true, Ordering::Relaxed);
-            let (parts, body) = response.into_parts();
-            let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-            let body = body.map_err(|error| HttpError::new_boxed(HttpErrorKind::Interrupted, error))?;
-            Ok(HttpResponse::from_parts(parts, body.to_bytes().into()))
-        };
-        tokio::time::timeout(timeout, answer)
-            .await
-            .unwrap_or_else(|elapsed| Err(HttpError::new(HttpErrorKind::Timeout, elapsed)))
+        let bytes = request.body().content_length() as u64;
+        let response = within(bytes, self.http.0.request(request)).await?.map_err(|error| {
+            let kind = match error.is_connect() {
+                true if self.reached.load(Ordering::Relaxed) => HttpErrorKind::Connect,
+                true => HttpErrorKind::Unknown,
+                false => HttpErrorKind::Interrupted,
+            };
+            HttpError::new(kind, error)
+        })?;
+        self.reached.store(true, Ordering::Relaxed);
+        let (parts, body) = response.into_parts();
+        let length = parts.headers.get("content-length").and_then(|length| length.to_str().ok()?.parse().ok());
+        let bytes = length.unwrap_or(0).min(ANSWER_BYTES_MAX as u64);
+        let body = within(bytes, Limited::new(body, ANSWER_BYTES_MAX).collect()).await?;
+        let body = body.map_err(|error| HttpError::new_boxed(HttpErrorKind::Interrupted, error))?;
+        Ok(HttpResponse::from_parts(parts, body.to_bytes().into()))
     }
+}
+
+async fn within<T>(bytes: u64, work: impl Future<Output = T>) -> Result<T, HttpError> {
+    let time = TIMEOUT + Duration::from_secs(bytes / BYTES_PER_SECOND_MIN);
+    tokio::time::timeout(time, work).await.map_err(|elapsed| HttpError::new(HttpErrorKind::Timeout, elapsed))
 }
 
 /// What a request ended with, if the network ended it, and the reason below all others.

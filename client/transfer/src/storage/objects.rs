@@ -10,7 +10,7 @@ use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -36,8 +36,10 @@ const READ_BYTES: u64 = 4 << 20;
 const RETRIES_MAX: usize = 10;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(90);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Uploads whose answer is lost, each of which has a time-out of its own.
-const UNANSWERED_MAX: u32 = 3;
+/// An upload whose answer is lost is repeated so often, for so long, behind pauses that double.
+const UNANSWERED_MAX: u32 = 6;
+const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(300);
+const PAUSE: Duration = Duration::from_millis(200);
 /// Characters of a store's own words in an error.
 const WORDS_MAX: usize = 300;
 
@@ -155,7 +157,7 @@ impl Place {
     /// Uploads an object that is not there. One that is there, with the same bytes, was uploaded by a request whose
     /// answer was lost.
     async fn put(&self, name: &str, bytes: Bytes) -> Result<()> {
-        let path = self.address.join(name);
+        let (path, begun) = (self.address.join(name), Instant::now());
         for unanswered in 1.. {
             let options = PutOptions::from(PutMode::Create);
             let error = match self.store.put_opts(&self.key(name), bytes.clone().into(), options).await {
@@ -173,9 +175,11 @@ impl Place {
             };
             let lost = |kind| matches!(kind, HttpErrorKind::Timeout | HttpErrorKind::Interrupted);
             let again = matches!(error, S3Error::NotFound { .. }) && code(&error.to_string()) != Some("NoSuchBucket");
-            if unanswered >= UNANSWERED_MAX || !(again || network_error(&error).is_some_and(|(kind, _)| lost(kind))) {
+            let again = again || network_error(&error).is_some_and(|(kind, _)| lost(kind));
+            if !again || unanswered >= UNANSWERED_MAX || begun.elapsed() > UNANSWERED_TIMEOUT {
                 return Err(failed(&path, &error));
             }
+            tokio::time::sleep(PAUSE * 2u32.pow(unanswered)).await;
         }
         Err(Refusal::InUse(self.address.clone()).into())
     }
@@ -250,7 +254,9 @@ impl Storage for Objects {
 
     fn create(&mut self, name: &str) -> Result<()> {
         self.send(UPLOADS_MAX - 1)?;
-        self.open = Some(Upload { name: name.to_owned(), bytes: Vec::new(), parts: None });
+        // With the chunk that makes it full.
+        let bytes = Vec::with_capacity(OBJECT_BYTES as usize * 5 / 4);
+        self.open = Some(Upload { name: name.to_owned(), bytes, parts: None });
         Ok(())
     }
 
@@ -433,18 +439,16 @@ mod tests {
     #[test]
     fn an_upload_whose_answer_is_lost_is_no_other_program_and_nothing_is_written_over() {
         let store = ObjectStore::start();
-        store.content().lost_every = 2;
+        store.content().lost_every = 3;
         let mut first = objects(&store);
+        let large = noise(OBJECT_BYTES as usize + 1);
         for number in 0..5 {
-            first
-                .create(&number.to_string())
-                .and_then(|()| first.write_all(&noise(1000)).map_err(at))
-                .expect("a store");
+            first.create(&number.to_string()).and_then(|()| first.write_all(&large).map_err(at)).expect("a store");
         }
         first.sync().expect("every answer comes at last");
         let mut second = objects(&store);
         second.create("4").and_then(|()| second.write_all(b"other").map_err(at)).expect("nothing is sent");
         assert!(matches!(second.sync(), Err(Error::Refused(Refusal::InUse(_)))));
-        assert_eq!(store.content().objects["x/monday/4"], noise(1000));
+        assert!(store.content().objects["x/monday/4"] == large);
     }
 }
