@@ -109,6 +109,9 @@ fn damage_and_refusals_of_an_object_store_are_named() {
     let mut nobody = backup("s3://bucket/y");
     nobody.env_remove("AWS_SECRET_ACCESS_KEY");
     said(nobody, 2, "", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set");
+    let mut odd = backup("s3://bucket/y");
+    odd.env("AWS_SESSION_TOKEN", format!("{TOKEN}\n"));
+    said(odd, 1, "", "AWS_SESSION_TOKEN holds a space or another odd character");
     let mut nowhere = backup("s3://bucket/y");
     nowhere.env("AWS_ENDPOINT_URL", "http://127.0.0.1:1");
     said(nowhere, 3, "", "http://127.0.0.1:1 cannot be reached: Connection refused");

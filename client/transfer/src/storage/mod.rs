@@ -89,7 +89,8 @@ pub fn object_store_address(text: &str) -> std::result::Result<PathBuf, String> 
     let (bucket, prefix) = text.strip_prefix(S3).and_then(|rest| rest.split_once('/')).ok_or_else(form)?;
     let prefix = prefix.trim_end_matches('/');
     let plain = |part: &str| !part.is_empty() && part != "." && part != ".." && !part.chars().any(char::is_control);
-    if bucket.is_empty() || !prefix.split('/').all(plain) {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if bucket.is_empty() || !bucket.bytes().all(known) || !prefix.split('/').all(plain) {
         return Err(form());
     }
     Ok(PathBuf::from(format!("{S3}{bucket}/{prefix}")))
@@ -120,7 +121,7 @@ mod tests {
     #[test]
     fn an_address_of_an_object_store_has_a_bucket_and_a_prefix() {
         assert_eq!(object_store_address("s3://b/x/monday/"), Ok(PathBuf::from("s3://b/x/monday")));
-        for wrong in ["s3://", "s3://b", "s3://b/", "s3:///x", "s3://b//x", "s3://b/../x", "s3://b/x\n", "/s3://b/x"] {
+        for wrong in ["s3://", "s3://b", "s3://b/", "s3:///x", "s3://b//x", "s3://b/../x", "s3://b/x\n", "s3://b?/x"] {
             assert!(object_store_address(wrong).is_err(), "{wrong}");
         }
     }

@@ -40,6 +40,15 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 const UNANSWERED_MAX: u32 = 6;
 const UNANSWERED_TIMEOUT: Duration = Duration::from_secs(300);
 const PAUSE: Duration = Duration::from_millis(200);
+/// What is read of the environment.
+const VARIABLES: [&str; 6] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+];
 /// Characters of a store's own words in an error.
 const WORDS_MAX: usize = 300;
 
@@ -83,6 +92,11 @@ impl Objects {
         let (Some(id), Some(secret)) = (set("AWS_ACCESS_KEY_ID"), set("AWS_SECRET_ACCESS_KEY")) else {
             return fail(StoreReason::NoCredentials, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set");
         };
+        // They become part of headers.
+        let odd = |name: &&str| set(name).is_some_and(|value| !value.bytes().all(|byte| byte.is_ascii_graphic()));
+        if let Some(name) = VARIABLES.into_iter().find(odd) {
+            return fail(StoreReason::BadCredentials, &format!("{name} holds a space or another odd character"));
+        }
         let region = set("AWS_REGION").or_else(|| set("AWS_DEFAULT_REGION")).unwrap_or_else(|| "us-east-1".to_owned());
         let backoff = BackoffConfig { max_backoff: PAUSE_MAX, ..BackoffConfig::default() };
         let retry = RetryConfig { backoff, max_retries: RETRIES_MAX, retry_timeout: RETRY_TIMEOUT };
