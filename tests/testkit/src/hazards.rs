@@ -577,15 +577,15 @@ pub const OTHERS: &[&str] = &[
     "trap_broken_chain",
     "trap_unanswered_observer",
     "version_chain_unchecked",
-    // A damaged backup is restored, or over keys, or unproven; of equal keys the first row counts (operations.md 7).
+    // Backups damaged, written over, restored over keys or unproven; the first of equal rows counts (operations.md 7).
     "chunk_unchecked",
+    "upload_writes_over",
     "restore_writes_over",
     "restore_unproven",
     "first_row_stays",
 ];
 
-/// Mutants of the table with nothing to switch off, and why. They are printed as not applicable; building the part
-/// takes its names off.
+/// Mutants of the table with nothing to switch off, and why. They are printed as not applicable.
 pub const NOT_APPLICABLE: &[(&str, &str)] = &[
     (
         "vote_no_payload",

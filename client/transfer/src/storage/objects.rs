@@ -173,7 +173,8 @@ impl Place {
     async fn put(&self, name: &str, bytes: Bytes) -> Result<()> {
         let (path, begun) = (self.address.join(name), Instant::now());
         for unanswered in 1.. {
-            let options = PutOptions::from(PutMode::Create);
+            let mode = if mutant!(upload_writes_over) { PutMode::Overwrite } else { PutMode::Create };
+            let options = PutOptions::from(mode);
             let error = match self.store.put_opts(&self.key(name), bytes.clone().into(), options).await {
                 Ok(_) => return Ok(()),
                 Err(S3Error::AlreadyExists { .. }) => match self.store.get(&self.key(name)).await {
@@ -464,5 +465,12 @@ mod tests {
         second.create("4").and_then(|()| second.write_all(b"other").map_err(at)).expect("nothing is sent");
         assert!(matches!(second.sync(), Err(Error::Refused(Refusal::InUse(_)))));
         assert!(store.content().objects["x/monday/4"] == large);
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn an_upload_that_writes_over_another_is_caught() {
+        let test = "an_upload_whose_answer_is_lost_is_no_other_program_and_nothing_is_written_over";
+        planted::assert_caught("upload_writes_over", &format!("storage::objects::tests::{test}"));
     }
 }
