@@ -325,21 +325,19 @@ impl Partition {
         Outcome::Pack(answer)
     }
 
-    /// Bytes that a command may answer with in the present state, or more.
+    /// Bytes that a command may answer with in the present state, or more. It decides what runs, so of the operations
+    /// of feature level 1 it says what version 0.1 says.
     fn answer_bytes_max(&self, command: &Command<'_>) -> usize {
         let present = |key: &[u8]| self.tree.get(key).map_or(0, <[u8]>::len);
         match command {
-            Command::Op(op) => {
-                let (bytes, answers) = bytes_and_answer(op);
-                if answers { present(op.key()).saturating_add(bytes) } else { 0 }
-            }
+            Command::Op(op) => answer_bytes(op, present(op.key())),
             Command::Many(operations) => {
                 // What an operation finds, those before it may have written, or moved there.
-                let mut found = 0_usize;
+                let mut written = 0_usize;
                 let bytes = operations.iter().map(|op| {
-                    let (bytes, answers) = bytes_and_answer(&op);
-                    found = found.max(present(op.key())).saturating_add(bytes).min(VALUE_BYTES_MAX);
-                    if answers { found } else { 0 }
+                    let found = present(op.key()).max(written);
+                    written = written.max(bytes_after(&op, found));
+                    answer_bytes(&op, found)
                 });
                 bytes.fold(0, usize::saturating_add).min(RESULT_BYTES_MAX)
             }
@@ -350,21 +348,21 @@ impl Partition {
     /// Bytes that a command may write beyond what it carries, or more: copies of values that it makes longer, each of
     /// which is kept until the command is decided.
     fn written_bytes_max(&self, command: &Command<'_>) -> usize {
-        let present = |op: &Op<'_>| self.tree.get(op.key()).map_or(0, <[u8]>::len);
+        let present = |key: &[u8]| self.tree.get(key).map_or(0, <[u8]>::len);
         match command {
-            Command::Op(op) => written(op).map_or(0, |more| present(op).saturating_add(more).min(VALUE_BYTES_MAX)),
+            Command::Op(op) if writes_more(op) => bytes_after(op, present(op.key())),
             Command::Many(operations) => {
                 // How long the value of each key may be by then.
                 let mut lengths: BTreeMap<&[u8], usize> = BTreeMap::new();
                 let bytes = operations.iter().map(|op| {
-                    let before = lengths.get(op.key()).copied().unwrap_or_else(|| present(&op));
-                    let after = before.saturating_add(bytes_and_answer(&op).0).min(VALUE_BYTES_MAX);
+                    let found = lengths.get(op.key()).copied().unwrap_or_else(|| present(op.key()));
+                    let after = bytes_after(&op, found).max(found);
                     lengths.insert(op.other_key().unwrap_or(op.key()), after);
-                    if written(&op).is_some() { after } else { 0 }
+                    if writes_more(&op) { after } else { 0 }
                 });
                 bytes.fold(0, usize::saturating_add)
             }
-            Command::Load(_) => 0,
+            Command::Op(_) | Command::Load(_) => 0,
         }
     }
 }
@@ -373,35 +371,45 @@ impl Partition {
 /// look at its guards; what may write more than it carries, and is bounded first.
 fn goes_alone(command: &Command<'_>) -> bool {
     match command {
-        Command::Op(op) => written(op).is_some(),
-        Command::Many(operations) => operations.guards() > 0 || operations.iter().any(|op| written(&op).is_some()),
+        Command::Op(op) => writes_more(op),
+        Command::Many(operations) => operations.guards() > 0 || operations.iter().any(|op| writes_more(&op)),
         Command::Load(_) => true,
     }
 }
 
-/// Bytes by which an operation may make a value longer, of any key; and whether it answers a value.
-fn bytes_and_answer(op: &Op<'_>) -> (usize, bool) {
+/// The longest value that an operation may leave where it found one of so many bytes, if it writes.
+fn bytes_after(op: &Op<'_>, found: usize) -> usize {
     match op {
         Op::Update { terms, .. } => {
-            let Some(update) = Update::read(terms) else { return (0, false) };
-            let bytes = match update.edit {
+            let more = Update::read(terms).map_or(0, |update| match update.edit {
                 Edit::Set(value) => value.len(),
                 Edit::Add(_) | Edit::AddFloat(_) => SUM_BYTES_MAX,
                 edit => edit.grows_by().unwrap_or(0),
-            };
-            (bytes, update.returns != Returns::Nothing)
+            });
+            found.saturating_add(more).min(VALUE_BYTES_MAX)
         }
-        Op::Look { .. } | Op::Move { .. } => (0, false),
-        _ => (op.value().map_or(0, <[u8]>::len), true),
+        Op::Move { .. } => found,
+        _ => op.value().map_or(0, <[u8]>::len),
     }
 }
 
-/// Bytes by which an operation may make a value longer than what it carries; `None`: not at all.
-#[inline]
-fn written(op: &Op<'_>) -> Option<usize> {
+/// Bytes that an operation may answer where it finds a value of so many.
+fn answer_bytes(op: &Op<'_>, found: usize) -> usize {
+    let returns = |terms| Update::read(terms).map_or(Returns::Nothing, |update| update.returns);
     match op {
-        Op::Update { terms, .. } => Update::read(terms)?.edit.grows_by(),
-        _ => None,
+        Op::Update { terms, .. } if returns(terms) == Returns::Nothing => 0,
+        Op::Update { .. } => bytes_after(op, found),
+        Op::Look { .. } | Op::Move { .. } => 0,
+        _ => found,
+    }
+}
+
+/// Whether an operation may write a value that is longer than what it carries, up to the sum of two numbers.
+#[inline]
+fn writes_more(op: &Op<'_>) -> bool {
+    match op {
+        Op::Update { terms, .. } => Update::read(terms).is_some_and(|update| update.edit.grows_by().is_some()),
+        _ => false,
     }
 }
 

@@ -144,6 +144,25 @@ fn small_answers_leave_beside_large_ones_that_took_all() {
     assert_eq!((answers.len() - 20, later), (small.count(), 0));
 }
 
+/// Where the answers of a batch are used up, what a command may answer with decides whether it runs. A node of version
+/// 0.1 in the group counts what commands find, and nothing of what they write.
+#[test]
+fn what_runs_beside_large_answers_is_what_version_0_1_runs() {
+    let mut log = Log::new();
+    let session = large_value(&mut log);
+    let (found, written) = ("f".repeat(3_500), "w".repeat(1_000));
+    log.run(put_of(session, 101, "k", &found));
+    let puts = [Op::Put { key: b"k", value: written.as_bytes() }; 2];
+    let packs = [102, 103].map(|number| get(session, number, "large")).into_iter();
+    let one = pack(session, 104, |pack| pack.push(104, puts[0]).expect("it fits"));
+    let (mark, answers) = run_all(&mut log, 1, packs.clone().chain([one]).collect());
+    assert_eq!(sum(&answers[2..]).1, 0, "4,000 bytes may be answered, and 3,500 are");
+    log.partition.undo(&mark);
+    let many = pack(session, 104, |pack| pack.push_many(104, puts.iter().copied()).expect("it fits"));
+    let (_, answers) = run_all(&mut log, 1, packs.chain([many]).collect());
+    assert_eq!(sum(&answers[2..]).1, 0, "8,000 bytes may be answered, and 4,500 are");
+}
+
 /// 209,000 double gets of a value of 1 MiB took 21 s: each was copied until it was found to be too long.
 #[test]
 fn results_that_are_left_out_cost_no_copies() {
