@@ -359,10 +359,11 @@ pub const OTHERS: &[&str] = &[
     // A node whose memory is spent takes nothing more although its group has no majority without it: nobody leads.
     "spent_memory_loses_all",
     // Operations run although a guard does not hold. A replica judges by its clock whether a key expires; a snapshot
-    // forgets when; a key that is written anew expires as before; a new leader counts from nothing (protocol.md 11).
+    // forgets when; a key written anew expires as before; who leads counts from nothing, or on over a merge (11).
     "guard_ignored",
     "expiry_by_local_clock",
     "expiry_lost_in_snapshot",
+    "merge_counts_on",
     "put_keeps_expiry",
     "time_goes_back_at_election",
     // A stale read finds what was taken back in the index of what is undecided (protocol.md 7).
@@ -485,8 +486,7 @@ pub const OTHERS: &[&str] = &[
     "place_wait_fixed",
     // Or what it places in time by luck makes it forget that (protocol.md 4.1).
     "place_wait_by_luck",
-    // It counts as one that holds what it cannot execute, and who has that state is removed and forgets it (protocol.md
-    // 1.5, 8).
+    // It counts as one that holds what it cannot execute, and who has that state goes (protocol.md 1.5, 8).
     "log_is_enough",
     // It asks one after the other, in step with the time that a question takes which nobody answers (protocol.md 8).
     "stall_asks_in_step",

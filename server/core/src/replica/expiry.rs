@@ -35,6 +35,8 @@ const TIME_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Elapsed {
     /// The time of the partition at a moment of this node's clock; none: this replica does not lead.
     base: Option<(u64, Time)>,
+    /// What the log says at least where the next entry of this leader will stand.
+    said: u64,
     /// The time that was last proposed, and when.
     proposed: Option<(u64, Time)>,
     /// When to look next.
@@ -58,7 +60,31 @@ impl Replica {
         let decided = self.executor.decided_view();
         let time = decided.partition().map_or(0, |partition| partition.expiry().time());
         let time = if mutant!(time_goes_back_at_election) { 0 } else { time };
-        self.proposals.elapsed = Elapsed { base: Some((time, self.now)), ..Elapsed::default() };
+        self.proposals.elapsed = Elapsed { base: Some((time, self.now)), said: time, ..Elapsed::default() };
+    }
+
+    /// A neighbour's keys come with the next entry, which says no time: they count from what the log says there. So
+    /// does this leader from now on, or the keys would go early by what it has counted since the log last said it.
+    pub(super) fn forget_counted(&mut self, now: Time) {
+        let elapsed = &mut self.proposals.elapsed;
+        if elapsed.base.is_some() && !mutant!(merge_counts_on) {
+            elapsed.base = Some((elapsed.said, now));
+        }
+    }
+
+    /// A pack that asks for the time.
+    pub(super) fn submit_timed(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        pack: &[u8],
+        cost: (u32, u32),
+        effects: &mut Vec<Effect>,
+    ) {
+        let time = self.elapsed(now);
+        if self.submit(now, origin, entry::timed(time, pack), cost, effects) {
+            self.proposals.elapsed.said = time;
+        }
     }
 
     /// Leadership ends.
@@ -75,7 +101,7 @@ impl Replica {
         let Some((time, at)) = self.proposals.elapsed.base else { return executed };
         let counted = time.saturating_add(milliseconds(now - at));
         if executed > counted && !mutant!(time_goes_back_at_election) {
-            self.proposals.elapsed.base = Some((executed, now));
+            (self.proposals.elapsed.base, self.proposals.elapsed.said) = (Some((executed, now)), executed);
             return executed;
         }
         counted
@@ -110,7 +136,9 @@ impl Replica {
             let work = (keys.len() as u32 + 1) * OPERATION_WORK;
             let due = Expire { time, keys: keys.iter().map(|key| key[..].into()).collect() };
             self.proposals.elapsed.again = Some(now + if more { NEXT_INTERVAL } else { EXPIRE_INTERVAL });
-            self.submit(now, Origin::Nobody, entry::expire(&due), (1, work), effects);
+            if self.submit(now, Origin::Nobody, entry::expire(&due), (1, work), effects) {
+                self.proposals.elapsed.said = time;
+            }
         } else {
             self.proposals.elapsed.again = Some(now + NEXT_INTERVAL);
         }

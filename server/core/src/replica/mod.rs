@@ -360,18 +360,21 @@ impl Replica {
             Request::Pack { .. } | Request::Open { .. } if !self.has_keys() => {
                 refuse(effects, origin, Refusal::WrongPartition);
             }
-            Request::Pack { entry, commands, work, timed, .. } => {
-                let entry = if timed { entry::timed(self.elapsed(now), &entry) } else { entry };
+            Request::Pack { entry, commands, work, timed: true, .. } => {
+                self.submit_timed(now, origin, &entry, (commands, work), effects);
+            }
+            Request::Pack { entry, commands, work, .. } => {
                 self.submit(now, origin, entry, (commands, work), effects);
             }
-            Request::Open { entry } => self.submit(now, origin, entry, (1, 1), effects),
-            Request::Directory(command) => self.submit(now, origin, entry::directory(&command), (1, 1), effects),
+            Request::Open { entry } => _ = self.submit(now, origin, entry, (1, 1), effects),
+            Request::Directory(command) => _ = self.submit(now, origin, entry::directory(&command), (1, 1), effects),
             Request::Read(..) | Request::Range(_) | Request::CollectParts(_) | Request::Validate(..) => {
                 self.on_read(origin, request, effects);
             }
         }
     }
 
+    /// Whether the entry waits for a batch, or is in one.
     fn submit(
         &mut self,
         now: Time,
@@ -379,8 +382,10 @@ impl Replica {
         entry: bytes::Bytes,
         (commands, work): (u32, u32),
         effects: &mut Vec<Effect>,
-    ) {
-        match self.paxos.submit_work(now, entry, commands, work, &mut self.ordered) {
+    ) -> bool {
+        let submitted = self.paxos.submit_work(now, entry, commands, work, &mut self.ordered);
+        let is_taken = submitted.is_ok();
+        match submitted {
             Ok(()) => self.outputs.submitted(origin),
             Err(SubmitError::NotLeader { hint }) => refuse(effects, origin, Refusal::NotLeader { hint }),
             Err(SubmitError::Busy) => {
@@ -388,6 +393,7 @@ impl Replica {
             }
         }
         self.drain(now, effects);
+        is_taken
     }
 
     /// Confirms the reads of this turn with one round for all of them.

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use coppice_client::wire::Position;
-use coppice_ordering::multicast::Place;
+use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{ConfirmToken, Instance, PlacementAcknowledger, ReadToken, Ticket, Time};
 
 use super::{Effect, QueryPart, Replica};
 use crate::machine::entry;
-use crate::machine::partition::PlacedTicket;
+use crate::machine::partition::{BoundaryChange, BoundaryStep, PlacedTicket};
 use crate::request::Origin;
 
 /// Parts that wait for their instance to be decided, each with a snapshot. Beyond, the oldest are not given: their
@@ -108,6 +108,9 @@ impl Replica {
     pub(super) fn on_place(&mut self, now: Time, place: &Place, effects: &mut Vec<Effect>) {
         // Sent again while it is in flight, it may be ordered twice: the second time it does not count.
         if self.leadership.is_own && self.queries.acknowledger.wants(place.ticket) {
+            if is_join(place) {
+                self.forget_counted(now);
+            }
             self.submit(now, Origin::Nobody, entry::place(place), (1, 1), effects);
         }
     }
@@ -203,4 +206,11 @@ impl Replica {
             effects.push(Effect::Part(part));
         }
     }
+}
+
+/// Whether a partition takes in its neighbour where the ticket stands.
+fn is_join(place: &Place) -> bool {
+    let Work::Change { payload, .. } = &place.work else { return false };
+    let change = postcard::from_bytes::<BoundaryChange>(payload);
+    change.is_ok_and(|change| matches!(change.step, BoundaryStep::Join { .. }))
 }

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use coppice_btree::{Edit, Expiry, ExpiryCondition, Op, Update};
 use coppice_client::wire::{PackWriter, SessionId, frame};
-use coppice_ordering::{Config, Configuration, RecoveredGroup, Time};
+use coppice_ordering::{ChangeId, Config, Configuration, RecoveredGroup, Time};
 
 use super::*;
 use crate::machine::entry::Expire;
+use crate::machine::partition::{BoundaryChange, BoundaryStep};
 
 /// A group of one replica, which flushes at once.
 struct Alone {
@@ -135,6 +136,32 @@ fn a_crowd_of_keys_expires_in_pieces() {
     assert!((3..=100).contains(&batches), "{batches} batches for 1,500 keys, up to 512 in each");
 }
 
+/// Nothing is logged while no key expires, so the time of the log stands where a leader has counted on for long when it
+/// takes in a neighbour's keys.
+#[test]
+fn keys_that_a_merge_brings_have_as_long_to_go_as_before() {
+    let place = |n: u64, version, step| {
+        let change = BoundaryChange { version: MapVersion(version), step };
+        let payload = postcard::to_stdvec(&change).expect("plain data").into();
+        let prev = (n > 1).then_some(Ticket { n: n - 1, ..TICKET });
+        Place { ticket: Ticket { n, ..TICKET }, prev, work: Work::Change { id: ChangeId(version), payload } }
+    };
+    let (upper, bound) = (PartitionId(2), KeyRange { low: (&b"k"[..]).into(), high: None });
+    let mut neighbour = Alone::new(Some(Partition::new(upper, bound.clone(), MapVersion(1))), Time::ZERO);
+    neighbour.lease("s", 5_000);
+    neighbour.step(Input::Place(place(1, 2, BoundaryStep::Seal { partition: upper, target: GROUP })));
+    let left = neighbour.partition().absorbed_state().expect("sealed");
+    let own = KeyRange { low: (&b""[..]).into(), high: Some(bound.low) };
+    let mut alone = Alone::new(Some(Partition::new(GROUP, own, MapVersion(1))), Time::ZERO);
+    alone.passes(600_000);
+    alone.step(Input::Absorb(Box::new(left)));
+    alone.step(Input::Place(place(1, 3, BoundaryStep::Join { partition: upper, target: GROUP })));
+    alone.passes(4_900);
+    assert!(alone.has("s"), "it expires early");
+    alone.passes(1_300);
+    assert!(!alone.has("s"));
+}
+
 /// A partition whose newest time is not decided yet.
 #[test]
 fn an_expiry_that_is_not_decided_is_taken_back() {
@@ -167,6 +194,7 @@ fn a_snapshot_of_a_replica_holds_when_keys_expire() {
 fn planted_bugs_are_caught() {
     for (mutant, test) in [
         ("expiry_lost_in_snapshot", "a_snapshot_of_a_replica_holds_when_keys_expire"),
+        ("merge_counts_on", "keys_that_a_merge_brings_have_as_long_to_go_as_before"),
         ("time_goes_back_at_election", "who_leads_next_counts_on_from_the_log_whatever_its_clock_says"),
     ] {
         planted::assert_caught(mutant, &format!("replica::tests::expiry::{test}"));
