@@ -352,12 +352,14 @@ impl Partition {
         match command {
             Command::Op(op) if writes_more(op) => bytes_after(op, present(op.key())),
             Command::Many(operations) => {
-                // How long the value of each key may be by then.
+                // How long the value of each key may be by then, whether what came before did anything or not.
                 let mut lengths: BTreeMap<&[u8], usize> = BTreeMap::new();
                 let bytes = operations.iter().map(|op| {
-                    let found = lengths.get(op.key()).copied().unwrap_or_else(|| present(op.key()));
-                    let after = bytes_after(&op, found).max(found);
-                    lengths.insert(op.other_key().unwrap_or(op.key()), after);
+                    let before = |key| lengths.get(key).copied().unwrap_or_else(|| present(key));
+                    let (to, found) = (op.other_key().unwrap_or(op.key()), before(op.key()));
+                    let after = bytes_after(&op, found);
+                    let longest = after.max(before(to));
+                    lengths.insert(to, longest);
                     if writes_more(&op) { after } else { 0 }
                 });
                 bytes.fold(0, usize::saturating_add)
@@ -409,6 +411,7 @@ fn answer_bytes(op: &Op<'_>, found: usize) -> usize {
 fn writes_more(op: &Op<'_>) -> bool {
     match op {
         Op::Update { terms, .. } => Update::read(terms).is_some_and(|update| update.edit.grows_by().is_some()),
+        Op::Move { .. } => true,
         _ => false,
     }
 }

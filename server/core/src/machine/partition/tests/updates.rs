@@ -142,6 +142,29 @@ fn what_commands_write_beyond_what_they_carry_is_bounded() {
     assert!(log.command(8, None, 0, &short).1.ends_with("-:2000"));
 }
 
+/// A move copies the value, and so does each edit behind a move that does nothing.
+#[test]
+fn what_moves_write_is_bounded_too() {
+    let mut log = Log::new();
+    let value = vec![b'x'; 1 << 20];
+    let mut pack = PackWriter::new(Vec::new(), log.session.expect("open"), 1, false, 4 << 20);
+    pack.push(5, Op::Put { key: b"big", value: &value[..(1 << 20) - 64] }).expect("it fits");
+    log.run(pack.finish(PARENT, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..));
+    let there = Op::Move { key: b"big", to: b"other", absent: false };
+    let back = Op::Move { key: b"other", to: b"big", absent: false };
+    let too_large = format!("{:?}", ResultRef::Refused(CommandRefusal::TooLarge));
+    assert_eq!(log.command(6, None, 0, &[there, back].repeat(10)).1, too_large);
+    let append = terms(Update::new(Edit::Append(b"y")));
+    let mut many = vec![Op::Update { key: b"big", terms: &append }; 20];
+    many.insert(0, Op::Move { key: b"none", to: b"big", absent: true });
+    assert_eq!(log.command(7, None, 0, &many).1, too_large);
+    let mut pack = PackWriter::new(Vec::new(), log.session.expect("open"), 1, false, 4 << 20);
+    (8..108).for_each(|number| pack.push(number, if number % 2 == 0 { there } else { back }).expect("it fits"));
+    log.run(pack.finish(PARENT, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..));
+    let undo = log.partition.undo_bytes();
+    assert!(undo < 20 << 20, "{undo} bytes of undo");
+}
+
 #[test]
 fn a_key_expires_by_the_log_and_not_before_its_time() {
     let mut log = Log::new();
