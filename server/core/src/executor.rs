@@ -32,8 +32,9 @@ pub struct ExecutorSettings {
 /// The same for a node: a few milliseconds, which others wait for at most.
 pub const STEP_WORK_MAX: u64 = 4_096;
 
-/// Bytes of answers to batches that ran speculatively; beyond, the next waits until some are decided.
-const SPECULATIVE_ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Bytes of answers to batches that ran speculatively, and of what these wrote beyond what they carry; beyond, the next
+/// waits until some are decided.
+const SPECULATIVE_BYTES_MAX: usize = 16 << 20;
 
 /// A view of the decided state is made anew when so many times what that costs was executed since the last one.
 const VIEW_WORK_SHARE: u64 = 8;
@@ -67,8 +68,8 @@ const DIGESTS_KEPT: usize = 20;
 struct ExecutedBatch {
     batch: Batch,
     mark: Mark,
-    /// Bytes of its answers.
-    answer_bytes: usize,
+    /// Bytes of its answers, and of what it wrote beyond what it carries.
+    bytes: usize,
     /// Of the state after it (hazards.md E6).
     digest: u64,
 }
@@ -107,8 +108,8 @@ pub struct Executor {
     awaits: Option<(Instance, AwaitedState)>,
     /// Everything up to here is decided; above `decided` only while something is awaited.
     due: Instance,
-    /// Bytes of the answers to what is in `executed`.
-    speculative_answer_bytes: usize,
+    /// Those of all in `executed`.
+    speculative_bytes: usize,
     /// Work done in this step, and since the start.
     step_work: u64,
     work: u64,
@@ -141,7 +142,7 @@ impl Executor {
             moved: Vec::new(),
             awaits: None,
             due: decided,
-            speculative_answer_bytes: 0,
+            speculative_bytes: 0,
             step_work: 0,
             work: 0,
             view: None,
@@ -242,7 +243,7 @@ impl Executor {
     /// Whether [`Executor::speculate`] would run anything.
     pub fn may_speculate(&self) -> bool {
         let room = self.executed.len() < self.how.ahead_max && self.awaits.is_none();
-        let room = room && self.speculative_answer_bytes < SPECULATIVE_ANSWER_BYTES_MAX;
+        let room = room && self.speculative_bytes < SPECULATIVE_BYTES_MAX;
         self.how.speculation && room && self.waiting.contains_key(&self.last_executed().next())
     }
 
@@ -277,7 +278,7 @@ impl Executor {
             let Some(executed) = self.executed.pop_front() else { break };
             self.machine.confirm(&executed.mark, self.executed.front().map(|next| &next.mark));
             self.decided = self.decided.next();
-            self.speculative_answer_bytes -= executed.answer_bytes;
+            self.speculative_bytes -= executed.bytes;
             failpoint!("batch.decided");
             if Machine::moves_boundaries(&executed.mark) && !acts_early(&executed.mark) {
                 self.moved.push(executed.mark);
@@ -360,7 +361,7 @@ impl Executor {
             if upto.is_some_and(|upto| next > upto) || self.executed.len() >= self.how.ahead_max {
                 return;
             }
-            let ahead = upto.is_none() && self.speculative_answer_bytes >= SPECULATIVE_ANSWER_BYTES_MAX;
+            let ahead = upto.is_none() && self.speculative_bytes >= SPECULATIVE_BYTES_MAX;
             if self.awaits.is_some() || ahead || self.has_worked_enough() {
                 return;
             }
@@ -379,10 +380,10 @@ impl Executor {
             if acts_early(&mark) {
                 self.moved.push(mark.clone());
             }
-            let answer_bytes = answers[known..].iter().map(Answer::bytes).sum();
-            self.speculative_answer_bytes += answer_bytes;
+            let bytes = mark.written() + answers[known..].iter().map(Answer::bytes).sum::<usize>();
+            self.speculative_bytes += bytes;
             self.note_work(mark.work());
-            self.executed.push_back(ExecutedBatch { batch, mark, answer_bytes, digest });
+            self.executed.push_back(ExecutedBatch { batch, mark, bytes, digest });
             failpoint!("batch.executed");
         }
     }
@@ -399,7 +400,7 @@ impl Executor {
             let instance = self.last_executed();
             let Some(executed) = self.executed.pop_back() else { return };
             self.counters.undone_commands += u64::from(executed.batch.count());
-            self.speculative_answer_bytes -= executed.answer_bytes;
+            self.speculative_bytes -= executed.bytes;
             // A panic on the way ends the process: nobody goes on with what is half undone (hazards.md SP10).
             let left_half_undone = mutant!(catch_panic) && self.executed.len() == at;
             if !left_half_undone {
@@ -485,7 +486,7 @@ impl Executor {
         self.machine = machine;
         self.decided_digest = self.machine.digest();
         self.view = None;
-        self.speculative_answer_bytes = 0;
+        self.speculative_bytes = 0;
         self.decided = instance;
         self.due = self.due.max(instance);
         self.awaits = self.awaits.filter(|(at, _)| *at > instance);

@@ -74,6 +74,14 @@ impl Mark {
             Mark::Directory(_) => 1,
         }
     }
+
+    /// Bytes that the batch wrote beyond what it carries, at most: they are kept until it is decided.
+    pub fn written(&self) -> usize {
+        match self {
+            Mark::Partition(mark) => mark.written(),
+            Mark::Directory(_) => 0,
+        }
+    }
 }
 
 impl Machine {

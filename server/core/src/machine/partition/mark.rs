@@ -34,6 +34,8 @@ pub struct PartitionMark {
     pub(super) awaits: Option<AwaitedState>,
     /// Operations on the tree, and what costs as much.
     pub(super) work: u64,
+    /// Bytes that it wrote beyond what it carries, at most.
+    pub(super) written: usize,
 }
 
 impl PartitionMark {
@@ -45,6 +47,11 @@ impl PartitionMark {
     /// What executing the batch cost: operations on the tree, and what takes as long.
     pub fn work(&self) -> u64 {
         self.work
+    }
+
+    /// Bytes that the batch wrote beyond what it carries, at most: they are kept until it is decided.
+    pub fn written(&self) -> usize {
+        self.written
     }
 
     /// Children that begin when the batch is decided.

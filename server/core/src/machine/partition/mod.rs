@@ -250,6 +250,7 @@ impl Partition {
             joins: Vec::new(),
             awaits: None,
             work: 0,
+            written: 0,
         };
         if let Batch::Commands(commands) = batch {
             self.execute_commands(instance, commands, &mut mark, answers);

@@ -144,6 +144,7 @@ impl Partition {
             }
         }
         self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);
+        mark.written = allowance.written;
     }
 
     /// Whether another user opened the session: the names of sessions can be guessed, and the answers that one keeps

@@ -1,5 +1,6 @@
 //! What packs may cost the replicas that execute them, and stale reads the replica that serves them.
 
+use coppice_btree::{Edit, Update};
 use coppice_client::wire::reply::{PackReply, REPLY_BYTES_MAX};
 use coppice_client::wire::{CommandRefusal, MANY_OPERATIONS_MAX, Replies, RepliesWriter, ResultRef};
 
@@ -186,6 +187,26 @@ fn results_that_are_left_out_cost_no_copies() {
     let before = reply.bytes();
     reply.many([value(LARGE), value(LARGE)].iter());
     assert!(reply.bytes() - before < 64);
+}
+
+/// A few KiB in the window of a leader: each batch keeps 15 values of 1 MiB until it is decided.
+#[test]
+fn what_batches_that_run_ahead_write_is_bounded_together() {
+    let mut log = Log::new();
+    let session = large_value(&mut log);
+    let mut terms = Vec::new();
+    Update::new(Edit::SetRange { offset: 0, bytes: b"y" }).write(&mut terms);
+    let (decided, mut partition) = (log.instance, log.partition);
+    partition.forget_undo();
+    let mut executor = Executor::new(Machine::Partition(Box::new(partition)), decided, ExecutorSettings::default());
+    let edits = [Op::Update { key: b"large", terms: &terms }; 15];
+    for number in 101..121 {
+        let many = pack(session, number, |pack| pack.push_many(number, edits.iter().copied()).expect("it fits"));
+        executor.accepted(Instance(decided.0 + number - 100), batch(many), &mut Vec::new());
+    }
+    assert!(executor.undo_bytes() < 40 << 20, "{} bytes of undo", executor.undo_bytes());
+    executor.decided_upto(Instance(decided.0 + 20), &mut Vec::new());
+    assert_eq!(executor.decided(), Instance(decided.0 + 20), "what is decided runs");
 }
 
 /// The decided state of each key, read through the index and from a state that was taken back whole.
