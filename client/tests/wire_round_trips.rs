@@ -482,6 +482,20 @@ fn assert_same_op_result(found: &ResultRef<'_>, expected: &OpResult) {
     assert_eq!(*found, expected);
 }
 
+/// Where nodes of feature level 1 are about, a command that all nodes know is let in: they must know its code too.
+#[test]
+fn what_old_nodes_do_not_know_is_not_called_known() {
+    let pack = |command: &[u8]| [&[0, 1, 1, 0, 1, 1][..], command].concat();
+    let put = [1, 1, b'k', 1, b'v'];
+    let many = pack(&[&[6, 0, 6, 1][..], &put].concat());
+    assert!(Pack::decode_counted(&many).is_ok_and(|(_, _, known)| known));
+    let guarded = pack(&[&[12, 0, 7, 1, 0][..], &put].concat());
+    assert_eq!(Pack::decode_counted(&guarded), Err(WireError::Empty("guards")));
+    let guard = [8, 1, b'k', 2, 0, 0];
+    let guarded = pack(&[&[12, 0, 13, 2, 1][..], &guard, &put].concat());
+    assert!(Pack::decode_counted(&guarded).is_ok_and(|(_, _, known)| !known));
+}
+
 #[test]
 fn an_update_of_sixteen_bytes_takes_eighteen() {
     let mut writer = PackWriter::new(Vec::new(), SessionId::default(), 1_000_000, true, 8_192);

@@ -311,6 +311,10 @@ fn read_many<'a>(reader: &mut Reader<'a>, eight: bool, guarded: bool, check: boo
         if count as usize > MANY_OPERATIONS_MAX {
             return Err(limit("operations", u64::from(count), MANY_OPERATIONS_MAX));
         }
+        // It would be taken for a command that every version knows, and old nodes do not know its code.
+        if guarded && guards == 0 {
+            return Err(WireError::Empty("guards"));
+        }
         if guards > count {
             return Err(limit("guards", u64::from(guards), count as usize));
         }
