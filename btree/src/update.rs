@@ -16,6 +16,9 @@ use std::fmt;
 /// Longest value that an edit may make.
 pub const EDITED_BYTES_MAX: usize = 1 << 20;
 
+/// Longest text of an integer of 64 bits. A longer one is not looked at: a value may be all zeros.
+const INTEGER_BYTES_MAX: usize = 20;
+
 /// Longest text that is read as a floating-point number: no number that Rust or C prints is longer.
 const FLOAT_BYTES_MAX: usize = 512;
 
@@ -233,13 +236,16 @@ impl<'a> Edit<'a> {
 
 /// A decimal integer in its only form: no sign before a positive number, no zeros before others, no spaces.
 fn integer(text: &[u8]) -> Option<i64> {
-    let number: i64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    let number: i64 = short(text, INTEGER_BYTES_MAX)?.parse().ok()?;
     (number.to_string().as_bytes() == text).then_some(number)
 }
 
 fn float(text: &[u8]) -> Option<f64> {
-    let text = text.get(..text.len().min(FLOAT_BYTES_MAX + 1)).filter(|text| text.len() <= FLOAT_BYTES_MAX)?;
-    std::str::from_utf8(text).ok()?.parse().ok().filter(|number: &f64| number.is_finite())
+    short(text, FLOAT_BYTES_MAX)?.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+fn short(text: &[u8], bytes_max: usize) -> Option<&str> {
+    if text.len() > bytes_max { None } else { std::str::from_utf8(text).ok() }
 }
 
 const EDITS: u8 = 7;
@@ -410,7 +416,8 @@ mod tests {
         assert_eq!(sum(Some("9223372036854775806"), 1).as_deref(), Ok("9223372036854775807"));
         assert_eq!(sum(Some("9223372036854775807"), 1), Err(UpdateOutcome::Overflow));
         assert_eq!(sum(Some("-9223372036854775808"), -1), Err(UpdateOutcome::Overflow));
-        for text in ["", " 1", "1 ", "+1", "01", "-0", "1.0", "x", "9223372036854775808", "0x10"] {
+        let zeros = "0".repeat(EDITED_BYTES_MAX);
+        for text in ["", " 1", "1 ", "+1", "01", "-0", "1.0", "x", "9223372036854775808", "0x10", &zeros] {
             assert_eq!(sum(Some(text), 1), Err(UpdateOutcome::NotInteger), "{text:?}");
         }
     }
