@@ -136,6 +136,15 @@ fn a_crowd_of_keys_expires_in_pieces() {
     assert!((3..=100).contains(&batches), "{batches} batches for 1,500 keys, up to 512 in each");
 }
 
+#[test]
+fn a_key_may_have_for_ever_to_go() {
+    let mut alone = Alone::new(None, Time::ZERO);
+    alone.lease("s", u64::MAX);
+    alone.passes(2_500);
+    let looks = alone.replica.deadline().expect("the time is said again") - alone.now;
+    assert!(alone.has("s") && looks >= Duration::from_millis(20), "it looks again after {looks:?}");
+}
+
 /// Nothing is logged while no key expires, so the time of the log stands where a leader has counted on for long when it
 /// takes in a neighbour's keys.
 #[test]
