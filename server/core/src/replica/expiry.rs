@@ -144,9 +144,9 @@ impl Replica {
         }
     }
 
-    /// Whether so many keys were due for so long that they wait for no interval.
+    /// Whether so many keys were due for so long that they wait for no interval, or may be: not all deadlines are read.
     fn has_backlog(&self, time: u64) -> bool {
         let next = self.executor.machine().partition().and_then(|partition| partition.expiry().next_due());
-        next.is_some_and(|next| next.saturating_add(milliseconds(EXPIRE_INTERVAL)) < time)
+        next.is_none_or(|next| next.saturating_add(milliseconds(EXPIRE_INTERVAL)) < time)
     }
 }

@@ -9,7 +9,7 @@ use coppice_ordering::{ChangeId, Config, Configuration, RecoveredGroup, Time};
 
 use super::*;
 use crate::machine::entry::Expire;
-use crate::machine::partition::{BoundaryChange, BoundaryStep};
+use crate::machine::partition::{BoundaryChange, BoundaryStep, Expiry as Deadlines};
 
 /// A group of one replica, which flushes at once.
 struct Alone {
@@ -143,6 +143,20 @@ fn a_key_may_have_for_ever_to_go() {
     alone.passes(2_500);
     let looks = alone.replica.deadline().expect("the time is said again") - alone.now;
     assert!(alone.has("s") && looks >= Duration::from_millis(20), "it looks again after {looks:?}");
+}
+
+/// A leader reads the deadlines in pieces. With some of them read it is no slower than with all.
+#[test]
+fn who_leads_next_is_soon_through_with_a_crowd_that_is_due() {
+    let mut partition = Partition::new(GROUP, KeyRange::all(), MapVersion(1));
+    let mut deadlines = 1_000_u64.to_le_bytes().to_vec();
+    for n in 0..20_000_u32 {
+        deadlines.extend(4_u32.to_le_bytes().into_iter().chain(n.to_be_bytes()).chain(900_u64.to_be_bytes()));
+    }
+    partition.set_expiry(Deadlines::import(&deadlines).expect("deadlines"));
+    let mut alone = Alone::new(Some(partition), Time::ZERO);
+    alone.passes(500);
+    assert!(alone.partition().expiry().is_empty(), "{} keys are left", alone.partition().expiry().len());
 }
 
 /// Nothing is logged while no key expires, so the time of the log stands where a leader has counted on for long when it
