@@ -132,7 +132,7 @@ fn a_tree_comes_back_with_its_digest_from_the_background_thread() {
     let (done, result) = mpsc::channel();
     let head = Head { cluster: CLUSTER, partition: P, instance: Instance(5), ..Head::default() };
     let done = Box::new(move |written| done.send(written).expect("waiting"));
-    let job = Job { head, blobs: Blobs::default(), tree: snapshot, alone: false, done };
+    let job = Job { head, blobs: Blobs::default().into(), tree: snapshot, alone: false, done };
     assert!(checkpointer.submit(job).is_ok());
     // Meanwhile the tree moves on.
     let digest = tree.digest();

@@ -54,13 +54,38 @@ impl Blobs {
 /// How many blobs there are.
 pub const BLOBS: usize = 4;
 
+/// The blobs of a snapshot that was taken. Deadlines are written where the blobs are wanted, and not in the step of the
+/// worker that takes the snapshot: it would last as long as there are keys that expire.
+#[derive(Debug, Default)]
+pub struct TakenBlobs {
+    blobs: Blobs,
+    expiry: Option<Expiry>,
+}
+
+impl TakenBlobs {
+    /// All of them. Linear in the deadlines.
+    pub fn write(&self) -> Blobs {
+        let mut blobs = self.blobs.clone();
+        if let Some(expiry) = self.expiry.as_ref().filter(|_| !mutant!(expiry_lost_in_snapshot)) {
+            blobs.directory = expiry.export();
+        }
+        blobs
+    }
+}
+
+impl From<Blobs> for TakenBlobs {
+    fn from(blobs: Blobs) -> TakenBlobs {
+        TakenBlobs { blobs, expiry: None }
+    }
+}
+
 /// The decided state of a group, ready to be written or sent.
 #[derive(Debug)]
 pub struct TakenSnapshot {
     /// Where and when.
     pub head: Head,
     /// Everything but the pairs.
-    pub blobs: Blobs,
+    pub blobs: TakenBlobs,
     /// The pairs.
     pub tree: Tree,
 }
@@ -85,7 +110,7 @@ pub struct LoadedSnapshot {
 #[error("what the snapshot holds is no state of a partition")]
 pub struct NoState;
 
-/// The decided state of a group: O(1) for the tree, linear in the sessions.
+/// The decided state of a group: O(1) for the trees, linear in the sessions.
 pub fn take(cluster: ClusterId, replica: &Replica) -> TakenSnapshot {
     let executor = replica.executor();
     // Never what was last executed: what is above the decided instance may be taken back (hazards.md SP7).
@@ -104,10 +129,10 @@ pub fn take(cluster: ClusterId, replica: &Replica) -> TakenSnapshot {
         ..Blobs::default()
     };
     let mut head = Head { cluster, partition: replica.group(), instance: executor.decided(), ..Head::default() };
-    let tree = match state {
+    let (tree, expiry) = match state {
         Machine::Directory(directory) => {
             blobs.directory = directory_bytes(&directory);
-            Tree::new()
+            (Tree::new(), None)
         }
         Machine::Partition(data) => {
             head.low = Bytes::copy_from_slice(&data.range().low);
@@ -117,11 +142,11 @@ pub fn take(cluster: ClusterId, replica: &Replica) -> TakenSnapshot {
             let sessions = if mutant!(snap_no_sessions) { Vec::new() } else { data.sessions().export() };
             blobs.sessions = postcard::to_stdvec(&sessions).expect(plain).into();
             blobs.changes = postcard::to_stdvec(&(data.sealed(), data.session_limits())).expect(plain).into();
-            blobs.directory = if mutant!(expiry_lost_in_snapshot) { Bytes::new() } else { data.expiry().export() };
-            data.into_tree()
+            let (tree, expiry) = data.into_trees();
+            (tree, Some(expiry))
         }
     };
-    TakenSnapshot { head, blobs, tree }
+    TakenSnapshot { head, blobs: TakenBlobs { blobs, expiry }, tree }
 }
 
 /// All that the directory holds.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use coppice_btree::Snapshot;
-use coppice_core::snapshot::{Blobs, Head};
+use coppice_core::snapshot::{Head, TakenBlobs};
 use crossbeam::channel::{self, Receiver, Sender};
 
 use super::{CheckpointError, Checkpoints, Staging, Written};
@@ -22,7 +22,7 @@ pub struct Job {
     /// Where and when.
     pub head: Head,
     /// Everything but the tree.
-    pub blobs: Blobs,
+    pub blobs: TakenBlobs,
     /// The tree's pairs.
     pub tree: Snapshot,
     /// It is to stand alone. One that is there already is as good.
@@ -87,7 +87,9 @@ fn run(checkpoints: &Checkpoints, jobs: &Receiver<Job>, stop: &Arc<AtomicBool>) 
     for Job { head, blobs, tree, alone, done } in jobs {
         let stop = Arc::clone(stop);
         let (partition, instance) = (head.partition, head.instance);
-        let staging = checkpoints.write(head, &blobs, tree.iter(), Box::new(move |_| !stop.load(Ordering::Relaxed)));
+        let written = blobs.write();
+        drop(blobs);
+        let staging = checkpoints.write(head, &written, tree.iter(), Box::new(move |_| !stop.load(Ordering::Relaxed)));
         // Here, not at a worker thread: the last holder of a snapshot frees what only it still had. What the tree has
         // replaced since goes with its next changes there, or is looked for (`coppice_core::worker`).
         drop(tree);

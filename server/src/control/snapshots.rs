@@ -172,7 +172,7 @@ fn send_all(mut stream: BlockingChannel, taken: &TakenSnapshot) -> io::Result<()
     let head = Manifest { head: taken.head.clone(), ..Manifest::default() };
     put(HEAD, &head.encode())?;
     let snapshot = taken.tree.snapshot();
-    let mut encoder = Encoder::new(taken.head.clone(), &taken.blobs, snapshot.iter());
+    let mut encoder = Encoder::new(taken.head.clone(), &taken.blobs.write(), snapshot.iter());
     for Chunk { number, bytes, crc } in encoder.by_ref() {
         let mut content = BytesMut::with_capacity(12 + bytes.len());
         content.put_u64_le(number);

@@ -317,7 +317,7 @@ fn a_snapshot_holds_the_bounds_of_sessions() {
     follower.hears(1, 2, batch(entry::limits(&LIMITS)), 1);
     follower.hears(1, 3, Batch::NoOp, 2);
     let TakenSnapshot { head, blobs, .. } = snapshot::take(ClusterId(7), &follower.replica);
-    let loaded = snapshot::restore(&head, &blobs, std::iter::empty()).expect("what was taken");
+    let loaded = snapshot::restore(&head, &blobs.write(), std::iter::empty()).expect("what was taken");
     assert_eq!(loaded.instance, Instance(2));
     assert_eq!(loaded.machine.partition().map(Partition::session_limits), Some(LIMITS));
 }

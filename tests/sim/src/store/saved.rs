@@ -20,7 +20,7 @@ impl SavedSnapshot {
     pub fn of(taken: TakenSnapshot) -> SavedSnapshot {
         let instance = taken.head.instance;
         let snapshot = taken.tree.snapshot();
-        let mut encoder = Encoder::new(taken.head, &taken.blobs, snapshot.iter());
+        let mut encoder = Encoder::new(taken.head, &taken.blobs.write(), snapshot.iter());
         let chunks = encoder.by_ref().collect();
         SavedSnapshot { instance, chunks, manifest: encoder.finish().encode() }
     }
@@ -104,7 +104,7 @@ mod tests {
             low: Bytes::from_static(b"k"),
             ..Default::default()
         };
-        let saved = SavedSnapshot::of(TakenSnapshot { head, blobs, tree });
+        let saved = SavedSnapshot::of(TakenSnapshot { head, blobs: blobs.into(), tree });
         assert!(
             saved.load(Capacity::TINY).is_ok() && saved.bytes() > 8_192,
             "{:?} {}",

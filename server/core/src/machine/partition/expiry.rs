@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 
 use bytes::{BufMut, Bytes};
 use coppice_btree::{
-    Edit, Expiry as Wanted, ExpiryCondition, Key, KeyRange, Op, OpResult, Snapshot, Tree, Undo, UndoMark, Update,
-    UpdateOutcome,
+    Edit, Expiry as Wanted, ExpiryCondition, Key, KeyRange, Op, OpResult, SettleProgress, Snapshot, Tree, Undo,
+    UndoMark, Update, UpdateOutcome,
 };
 
 /// Deadlines that one look at what is due reads at most into its index, and drops from it.
@@ -332,7 +332,12 @@ impl Expiry {
         self.deadlines.digest().0 ^ self.time.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// For a snapshot; empty where there was never any.
+    /// See [`Tree::settle`].
+    pub(super) fn settle(&mut self, from: &[u8], nodes: usize) -> SettleProgress {
+        self.deadlines.settle(from, nodes)
+    }
+
+    /// For a snapshot; empty where there was never any. Linear in the deadlines.
     pub fn export(&self) -> Bytes {
         let mut out = Vec::new();
         if self.time > 0 || !self.is_empty() {

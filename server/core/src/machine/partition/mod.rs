@@ -172,9 +172,14 @@ impl Partition {
         self.expiry = expiry;
     }
 
-    /// See [`Tree::settle`].
+    /// See [`Tree::settle`]. Both trees, from the key that the one which is behind goes on from.
     pub fn settle(&mut self, from: &[u8], nodes: usize) -> SettleProgress {
-        self.tree.settle(from, nodes)
+        let (values, deadlines) = (self.tree.settle(from, nodes), self.expiry.settle(from, nodes));
+        let next = match (values.next, deadlines.next) {
+            (Some(value), Some(deadline)) => Some(value.min(deadline)),
+            (value, deadline) => value.or(deadline),
+        };
+        SettleProgress { next, is_shared: values.is_shared || deadlines.is_shared }
     }
 
     /// What changed here lately.
@@ -187,9 +192,9 @@ impl Partition {
         self.changes.follow(&before.changes);
     }
 
-    /// Gives the tree away.
-    pub fn into_tree(self) -> Tree {
-        self.tree
+    /// Gives the tree away, and when its keys expire.
+    pub fn into_trees(self) -> (Tree, Expiry) {
+        (self.tree, self.expiry)
     }
 
     /// The sessions as last executed.

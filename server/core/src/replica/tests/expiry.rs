@@ -205,7 +205,8 @@ fn a_snapshot_of_a_replica_holds_when_keys_expire() {
     alone.passes(500);
     alone.lease("s", 5_000);
     let TakenSnapshot { head, blobs, tree } = snapshot::take(ClusterId(7), &alone.replica);
-    let loaded = snapshot::restore(&head, &blobs, tree.iter().map(|(key, value)| (key[..].into(), value.into())));
+    let loaded =
+        snapshot::restore(&head, &blobs.write(), tree.iter().map(|(key, value)| (key[..].into(), value.into())));
     let loaded = loaded.expect("what was taken").machine;
     let (found, own) = (loaded.partition().expect("a partition").expiry(), alone.partition().expiry());
     assert_eq!((found.time(), found.deadline(b"s")), (own.time(), own.deadline(b"s")));

@@ -322,7 +322,7 @@ fn a_snapshot_below_a_join_that_waits_has_the_configuration_of_its_instance() {
     assert_eq!((replica.executor().decided(), replica.executor().is_stalled()), (Instance(11), true));
     assert_eq!(replica.paxos().configuration(), (&later, Instance(13)));
     let taken = snapshot::take(ClusterId(7), &replica);
-    let loaded = snapshot::restore(&taken.head, &taken.blobs, std::iter::empty()).expect("whole");
+    let loaded = snapshot::restore(&taken.head, &taken.blobs.write(), std::iter::empty()).expect("whole");
     assert_eq!((loaded.instance, loaded.configured_at, loaded.configuration), (Instance(11), Instance(4), first));
     assert_eq!(replica.paxos().configuration_at(Instance(13)), (&later, Instance(13)));
 }

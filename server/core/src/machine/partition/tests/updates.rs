@@ -1,7 +1,7 @@
 //! Commands whose effect depends on what is there, and keys that expire: what runs, is taken back, is bounded.
 
 use bytes::Bytes;
-use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, Op, Returns, Update, UpdateOutcome};
+use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, Op, Returns, SettleProgress, Update, UpdateOutcome};
 use coppice_client::wire::reply::ResultRef;
 use coppice_client::wire::{CommandRefusal, PackWriter, Replies, RepliesWriter, frame};
 
@@ -270,6 +270,25 @@ fn a_snapshot_holds_time_and_deadlines_and_is_as_before_without() {
         let shorter = Deadlines::import(&exported[..end]);
         assert!(shorter.is_none_or(|shorter| shorter.len() < 2), "cut at {end}");
     }
+}
+
+/// A checkpoint shares the deadlines while it is written.
+#[test]
+fn deadlines_let_go_of_what_a_checkpoint_shared() {
+    let mut log = Log::new();
+    let keys: Vec<String> = (0..2_000).map(|n| format!("{n:04}")).collect();
+    (5..).zip(&keys).for_each(|(number, key)| _ = log.lease(number, key, 0, 9));
+    log.partition.forget_undo();
+    let shared = log.partition.copy();
+    (5_000..).zip(keys.iter().step_by(5)).for_each(|(number, key)| _ = log.lease(number, key, 0, 10));
+    assert!(log.partition.settle(b"", 1_000_000).is_shared);
+    drop(shared);
+    let mut from = Vec::new();
+    while let Some(next) = log.partition.settle(&from, 3).next {
+        assert!(next.as_slice() > from.as_slice(), "every call gets further");
+        from = next.to_vec();
+    }
+    assert_eq!(log.partition.settle(b"", 1_000_000), SettleProgress::default());
 }
 
 #[test]
