@@ -161,7 +161,7 @@ fn describe_part(part: &[u8], coding: Coding) -> Vec<Value> {
                 "do": "limits", "session_expiry": limits.expiry_instances, "sessions_max": limits.sessions_max,
                 "session_bytes_max": limits.bytes_max, "table_bytes_max": limits.table_bytes_max,
             })),
-            Part::Expire(due) => {
+            Part::Expire(_, due) => {
                 let mut fields = Map::new();
                 fields.insert("do".into(), "expire".into());
                 fields.insert("time_ms".into(), due.time.into());

@@ -439,7 +439,7 @@ impl Replay<'_> {
                     let hit = ran.placed.contains(&position.index);
                     self.line(position, entry, hit)?;
                 }
-                LogEntry::Directory(_) | LogEntry::Limits(_) | LogEntry::Expire(_) | LogEntry::Unknown => {
+                LogEntry::Directory(_) | LogEntry::Limits(_) | LogEntry::Expire(..) | LogEntry::Unknown => {
                     self.line(position, Entry::Other, true)?;
                 }
             }

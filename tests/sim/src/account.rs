@@ -302,7 +302,7 @@ fn dump(group: PartitionId, state: &Group, known: &Known, events: &mut Vec<Event
             let entry = Entry::Place { ticket, previous, change: known.told(group, &place) };
             events.push(line(position, entry, hit));
         }
-        LogEntry::Open(_) | LogEntry::Directory(_) | LogEntry::Limits(_) | LogEntry::Expire(_) | LogEntry::Unknown => {
+        LogEntry::Open(_) | LogEntry::Directory(_) | LogEntry::Limits(_) | LogEntry::Expire(..) | LogEntry::Unknown => {
             events.push(line(position, Entry::Other, true));
         }
     });

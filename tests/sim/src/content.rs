@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, Op, OpResult, Returns, Update, UpdateOutcome, Value};
+use coppice_ordering::Ballot;
 
 /// What ends the keys that no history holds: those of updates, which the checkers know nothing of.
 pub const BEYOND: u8 = b'+';
@@ -21,13 +22,16 @@ pub struct Content {
     pub deadlines: BTreeMap<Bytes, u64>,
     /// Milliseconds.
     pub time: u64,
+    /// The latest leader that counted it, and what an earlier one says where it is later.
+    pub counted_by: Ballot,
+    pub earlier: u64,
 }
 
 impl Content {
     /// Cuts off all at or above `at`.
     pub fn split_off(&mut self, at: &Bytes) -> Content {
         let (pairs, deadlines) = (self.pairs.split_off(at), self.deadlines.split_off(at));
-        Content { pairs, deadlines, time: self.time }
+        Content { pairs, deadlines, time: self.time, ..Content::default() }
     }
 
     /// Takes in a neighbour's.
@@ -37,9 +41,13 @@ impl Content {
         self.deadlines.extend(remaining);
     }
 
-    /// It is so late at least, and keys of these whose time has come go.
-    pub fn expire(&mut self, time: u64, keys: &[Value]) {
-        self.time = self.time.max(time);
+    /// It is so late at least, if no later leader has counted, and keys of these whose time has come go.
+    pub fn expire(&mut self, by: Ballot, time: u64, keys: &[Value]) {
+        self.earlier = time;
+        if by >= self.counted_by {
+            self.counted_by = by;
+            self.time = self.time.max(time);
+        }
         for key in keys {
             if self.deadlines.get(&key[..]).is_some_and(|at| *at <= self.time) {
                 self.remove(key);
@@ -149,7 +157,7 @@ impl Content {
             Expiry::Keep => true,
             Expiry::Clear => self.deadlines.remove(key).is_some(),
             Expiry::After { milliseconds, only } => {
-                let at = self.time + milliseconds;
+                let at = self.time.max(self.earlier) + milliseconds;
                 // None is later than all.
                 let last = before.unwrap_or(u64::MAX);
                 let sets = match only {

@@ -12,7 +12,7 @@ use coppice_core::machine::{Answer, Outcome};
 use coppice_core::multicast::PartitionQuery;
 use coppice_core::replica::QueryPart;
 use coppice_ordering::multicast::{Place, Work};
-use coppice_ordering::{Batch, Ticket};
+use coppice_ordering::{Ballot, Batch, Ticket};
 use coppice_words::{Told, told as told_of};
 
 use super::content::Content;
@@ -131,13 +131,13 @@ impl Ledger {
         let entries = commands.parts().iter().flat_map(|part| entries(part));
         for (entry, answer) in entries.zip(answers) {
             // The time passes whatever becomes of the pack.
-            if let Entry::Pack { time: Some(time), .. } = entry {
-                self.expire(group, &Expire { time, keys: Vec::new() });
+            if let Entry::Pack { time: Some(said), .. } = entry {
+                self.expire(group, said.by, &Expire { time: said.time, keys: Vec::new() });
             }
             match (entry, &answer.outcome) {
                 (Entry::Open(open), Outcome::Opened(session)) => _ = self.clients.insert(*session, open.client.0),
                 (Entry::Place(place), _) if counts(answer.index) => self.place(group, &place),
-                (Entry::Expire(due), _) => self.expire(group, &due),
+                (Entry::Expire(by, due), _) => self.expire(group, by, &due),
                 (Entry::Pack { pack, .. }, Outcome::Pack(told)) => {
                     let first = Position { partition: group, instance, index: answer.index };
                     self.pack(first, &pack, told)?;
@@ -149,9 +149,9 @@ impl Ledger {
     }
 
     /// Keys may be due.
-    fn expire(&mut self, group: PartitionId, due: &Expire) {
+    fn expire(&mut self, group: PartitionId, by: Ballot, due: &Expire) {
         if let Some(model) = self.models.get_mut(&group).filter(|model| !model.sealed) {
-            model.content.expire(due.time, &due.keys);
+            model.content.expire(by, due.time, &due.keys);
         }
     }
 

@@ -358,12 +358,12 @@ pub const OTHERS: &[&str] = &[
     "fullness_untold",
     // A node whose memory is spent takes nothing more although its group has no majority without it: nobody leads.
     "spent_memory_loses_all",
-    // Operations run although a guard does not hold. A replica judges by its clock whether a key expires; a snapshot
-    // forgets when; a key written anew expires as before; who leads counts from nothing, or on over a merge (11).
+    // Operations run although a guard does not hold. Keys go by a clock, early or never (protocol.md 11).
     "guard_ignored",
     "expiry_by_local_clock",
     "expiry_lost_in_snapshot",
     "merge_counts_on",
+    "earlier_leader_counts",
     "put_keeps_expiry",
     "time_goes_back_at_election",
     // A stale read finds what was taken back in the index of what is undecided (protocol.md 7).

@@ -5,6 +5,7 @@ use coppice_btree::Key;
 use coppice_client::wire::entry::{self as wire, Open, TAG_OPEN, TAG_PACK};
 use coppice_client::wire::{ClientId, Pack};
 use coppice_ordering::multicast::Place;
+use coppice_ordering::{Ballot, ReplicaId, Round};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::directory::DirectoryCommand;
@@ -26,6 +27,9 @@ const TAG_OWNED_PACK: u8 = 19;
 const TAG_TIMED: u8 = 20;
 /// Keys that may be due.
 const TAG_EXPIRE: u8 = 21;
+/// One of these two, behind the ballot of the leader that counted its time: round, 8 bytes, and replica, 4 bytes,
+/// little-endian. Without it: below every ballot.
+const TAG_COUNTED: u8 = 22;
 
 /// One entry, decoded.
 #[derive(Debug)]
@@ -37,7 +41,7 @@ pub enum Entry<'a> {
         /// The session must bear this mark; none: access control is off.
         owner: Option<u64>,
         /// The time of the partition is this or later; none: nothing asks for it.
-        time: Option<u64>,
+        time: Option<Said>,
     },
     /// A session is opened.
     Open(Open),
@@ -47,10 +51,19 @@ pub enum Entry<'a> {
     Place(Place),
     /// Other bounds of the session table.
     Limits(SessionLimits),
-    /// Keys that may be due.
-    Expire(Expire),
+    /// Keys that may be due, and who counted the time.
+    Expire(Ballot, Expire),
     /// Written by a newer version, or damaged in a way that no checksum sees: every replica ignores it alike.
     Unknown,
+}
+
+/// What the time of a partition is at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// The leader that counted it.
+    pub by: Ballot,
+    /// Milliseconds of the partition's own time.
+    pub time: u64,
 }
 
 /// What the time of a partition is at least, and keys that may be due then.
@@ -75,12 +88,27 @@ fn decode(entry: wire::Entry<'_>) -> Option<Entry<'_>> {
             let inner = wire::entries(inner).next()?.ok().filter(|inner| inner.tag != TAG_TIMED)?;
             match decode(inner)? {
                 Entry::Pack { pack, owner, .. } => {
-                    Some(Entry::Pack { pack, owner, time: Some(u64::from_le_bytes(*time)) })
+                    let time = u64::from_le_bytes(*time);
+                    Some(Entry::Pack { pack, owner, time: Some(Said { by: Ballot::ZERO, time }) })
                 }
                 _ => None,
             }
         }
-        TAG_EXPIRE => postcard::from_bytes(entry.bytes).ok().map(Entry::Expire),
+        TAG_EXPIRE => postcard::from_bytes(entry.bytes).ok().map(|due| Entry::Expire(Ballot::ZERO, due)),
+        TAG_COUNTED => {
+            let (round, rest) = entry.bytes.split_first_chunk()?;
+            let (replica, inner) = rest.split_first_chunk()?;
+            let round = Round(u64::from_le_bytes(*round));
+            let by = Ballot { round, replica: ReplicaId(u32::from_le_bytes(*replica)) };
+            let inner = wire::entries(inner).next()?.ok().filter(|inner| inner.tag != TAG_COUNTED)?;
+            match decode(inner)? {
+                Entry::Pack { pack, owner, time: Some(Said { time, .. }) } => {
+                    Some(Entry::Pack { pack, owner, time: Some(Said { by, time }) })
+                }
+                Entry::Expire(_, due) => Some(Entry::Expire(by, due)),
+                _ => None,
+            }
+        }
         TAG_OWNED_PACK => {
             let (owner, pack) = entry.bytes.split_first_chunk()?;
             let owner = Some(u64::from_le_bytes(*owner));
@@ -116,15 +144,22 @@ pub fn owned(entry: &[u8], owner: u64) -> Bytes {
 }
 
 /// An entry of a pack, behind the time: with it in one entry, so that no pack is decided without its time.
-pub fn timed(time: u64, entry: &[u8]) -> Bytes {
+pub fn timed(said: Said, entry: &[u8]) -> Bytes {
     let mut out = BytesMut::with_capacity(wire::ENTRY_OVERHEAD_BYTES_MAX + 8 + entry.len());
-    wire::put_entry_parts(&mut out, TAG_TIMED, &[&time.to_le_bytes(), entry]);
-    out.freeze()
+    wire::put_entry_parts(&mut out, TAG_TIMED, &[&said.time.to_le_bytes(), entry]);
+    counted(said.by, &out)
 }
 
 /// An entry that expires keys.
-pub fn expire(due: &Expire) -> Bytes {
-    plain(TAG_EXPIRE, due)
+pub fn expire(by: Ballot, due: &Expire) -> Bytes {
+    counted(by, &plain(TAG_EXPIRE, due))
+}
+
+fn counted(by: Ballot, entry: &[u8]) -> Bytes {
+    let (round, replica) = (by.round.0.to_le_bytes(), by.replica.0.to_le_bytes());
+    let mut out = BytesMut::with_capacity(wire::ENTRY_OVERHEAD_BYTES_MAX + 12 + entry.len());
+    wire::put_entry_parts(&mut out, TAG_COUNTED, &[&round, &replica, entry]);
+    out.freeze()
 }
 
 /// An entry that puts a ticket into the log.

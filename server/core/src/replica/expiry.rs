@@ -8,13 +8,13 @@
 use std::time::Duration;
 
 use coppice_client::wire::OPERATION_WORK;
-use coppice_ordering::Time;
+use coppice_ordering::{Ballot, Time};
 
 use super::Replica;
 use super::step::Effect;
 use crate::machine::Machine;
-use crate::machine::entry::{self, Expire};
-use crate::machine::partition::DueKeys;
+use crate::machine::entry::{self, Expire, Said};
+use crate::machine::partition::{DueKeys, Expiry, Partition};
 use crate::request::Origin;
 
 /// Keys that one entry expires at most, and their bytes.
@@ -35,6 +35,8 @@ const TIME_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) struct Elapsed {
     /// The time of the partition at a moment of this node's clock; none: this replica does not lead.
     base: Option<(u64, Time)>,
+    /// In which ballot.
+    ballot: Ballot,
     /// What the log says at least where the next entry of this leader will stand.
     said: u64,
     /// The time that was last proposed, and when.
@@ -56,15 +58,15 @@ fn milliseconds(duration: Duration) -> u64 {
 
 impl Replica {
     /// Leadership begins: what is executed and not decided may yet be taken back, and says nothing.
-    pub(super) fn begin_elapsed(&mut self) {
+    pub(super) fn begin_elapsed(&mut self, ballot: Ballot) {
         let decided = self.executor.decided_view();
         let time = decided.partition().map_or(0, |partition| partition.expiry().time());
         let time = if mutant!(time_goes_back_at_election) { 0 } else { time };
-        self.proposals.elapsed = Elapsed { base: Some((time, self.now)), said: time, ..Elapsed::default() };
+        self.proposals.elapsed = Elapsed { base: Some((time, self.now)), ballot, said: time, ..Elapsed::default() };
     }
 
-    /// A neighbour's keys come with the next entry, which says no time: they count from what the log says there. So
-    /// does this leader from now on, or the keys would go early by what it has counted since the log last said it.
+    /// Goes back to what the log says where the next entry stands. If that brings a neighbour's keys, and says no time,
+    /// they count from there, and would go early by what this leader has counted since.
     pub(super) fn forget_counted(&mut self, now: Time) {
         let elapsed = &mut self.proposals.elapsed;
         if elapsed.base.is_some() && !mutant!(merge_counts_on) {
@@ -82,7 +84,8 @@ impl Replica {
         effects: &mut Vec<Effect>,
     ) {
         let time = self.elapsed(now);
-        if self.submit(now, origin, entry::timed(time, pack), cost, effects) {
+        let said = Said { by: self.proposals.elapsed.ballot, time };
+        if self.submit(now, origin, entry::timed(said, pack), cost, effects) {
             self.proposals.elapsed.said = time;
         }
     }
@@ -95,9 +98,14 @@ impl Replica {
         }
     }
 
-    /// The time of the partition, as this leader counts it; of a replica that does not lead, what it executed.
+    /// The time of the partition, as this leader counts it; of a replica that does not lead, what it executed. It
+    /// stands still while no key expires: nothing is logged then, and the next leader would know nothing of it.
     pub(super) fn elapsed(&mut self, now: Time) -> u64 {
-        let executed = self.executor.machine().partition().map_or(0, |partition| partition.expiry().time());
+        let expiry = self.executor.machine().partition().map(Partition::expiry);
+        let (executed, stands_still) = (expiry.map_or(0, Expiry::time), expiry.is_none_or(Expiry::is_empty));
+        if stands_still {
+            self.forget_counted(now);
+        }
         let Some((time, at)) = self.proposals.elapsed.base else { return executed };
         let counted = time.saturating_add(milliseconds(now - at));
         if executed > counted && !mutant!(time_goes_back_at_election) {
@@ -136,7 +144,8 @@ impl Replica {
             let work = (keys.len() as u32 + 1) * OPERATION_WORK;
             let due = Expire { time, keys: keys.iter().map(|key| key[..].into()).collect() };
             self.proposals.elapsed.again = Some(now + if more { NEXT_INTERVAL } else { EXPIRE_INTERVAL });
-            if self.submit(now, Origin::Nobody, entry::expire(&due), (1, work), effects) {
+            let entry = entry::expire(self.proposals.elapsed.ballot, &due);
+            if self.submit(now, Origin::Nobody, entry, (1, work), effects) {
                 self.proposals.elapsed.said = time;
             }
         } else {

@@ -531,7 +531,7 @@ impl Replica {
 
     fn on_leading(&mut self, ballot: Ballot, effects: &mut Vec<Effect>) {
         self.leadership.is_own = true;
-        self.begin_elapsed();
+        self.begin_elapsed(ballot);
         self.name_responders();
         self.queries.lead();
         self.leadership.learn(Some(ballot.replica));

@@ -192,7 +192,7 @@ impl Directory {
                     | Entry::Pack { .. }
                     | Entry::Open(_)
                     | Entry::Limits(_)
-                    | Entry::Expire(_)
+                    | Entry::Expire(..)
                     | Entry::Unknown => Outcome::Nothing,
                 };
                 answers.push(Answer { instance, index, last_ticket: None, outcome });

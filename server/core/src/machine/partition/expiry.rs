@@ -12,15 +12,26 @@ use coppice_btree::{
     Edit, Expiry as Wanted, ExpiryCondition, Key, KeyRange, Op, OpResult, SettleProgress, Snapshot, Tree, Undo,
     UndoMark, Update, UpdateOutcome,
 };
+use coppice_ordering::Ballot;
+
+use crate::machine::entry::Said;
 
 /// Deadlines that one look at what is due reads at most into its index, and drops from it.
 const READ_AT_ONCE: usize = 1_024;
+
+/// In a snapshot, where the length of the first key would stand: who counted the time stands before it.
+const COUNTED_BY: u32 = u32::MAX;
 
 /// The time of a partition, and when its keys expire.
 #[derive(Debug, Default)]
 pub struct Expiry {
     /// Milliseconds; never goes back.
     time: u64,
+    /// The highest ballot whose leader has moved it on.
+    counted_by: Ballot,
+    /// What the leader of an earlier ballot says in this batch. It moves nothing on, but what its pack sets counts from
+    /// there, if that is later.
+    earlier: u64,
     /// Of each key that expires: when, as eight bytes, high ones first.
     deadlines: Tree,
     undo: Undo,
@@ -34,6 +45,7 @@ pub struct Expiry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ExpiryMark {
     time: u64,
+    counted_by: Ballot,
     at: UndoMark,
 }
 
@@ -98,9 +110,20 @@ impl Expiry {
         self.deadlines.get(key).map(moment)
     }
 
-    /// It is so late at least.
-    pub(super) fn advance(&mut self, time: u64) {
-        self.time = if mutant!(time_goes_back_at_election) { time } else { self.time.max(time) };
+    /// It is so late at least, if no leader of a later ballot has counted meanwhile: that one did not know what this
+    /// one had counted, and keys were set by what it counts itself.
+    pub(super) fn advance(&mut self, Said { by, time }: Said) {
+        let is_earlier = by < self.counted_by && !mutant!(earlier_leader_counts);
+        self.earlier = if is_earlier { time } else { 0 };
+        if !is_earlier {
+            self.counted_by = self.counted_by.max(by);
+            self.time = if mutant!(time_goes_back_at_election) { time } else { self.time.max(time) };
+        }
+    }
+
+    /// A batch begins.
+    pub(super) fn begin_batch(&mut self) {
+        self.earlier = 0;
     }
 
     fn set(&mut self, key: &[u8], deadline: u64) {
@@ -170,7 +193,7 @@ impl Expiry {
             Wanted::Keep => true,
             Wanted::Clear => self.clear(key),
             Wanted::After { milliseconds, only } => {
-                let (now, next) = (self.deadline(key), self.time.saturating_add(milliseconds));
+                let (now, next) = (self.deadline(key), self.time.max(self.earlier).saturating_add(milliseconds));
                 let sets = match only {
                     ExpiryCondition::Always => true,
                     ExpiryCondition::None => now.is_none(),
@@ -239,7 +262,7 @@ impl Expiry {
     }
 
     pub(super) fn mark(&self) -> ExpiryMark {
-        ExpiryMark { time: self.time, at: self.undo.mark() }
+        ExpiryMark { time: self.time, counted_by: self.counted_by, at: self.undo.mark() }
     }
 
     /// Takes back what was done since.
@@ -249,7 +272,7 @@ impl Expiry {
             None => Vec::new(),
         };
         self.deadlines.undo_to(&mut self.undo, mark.at);
-        self.time = mark.time;
+        (self.time, self.counted_by) = (mark.time, mark.counted_by);
         if let Some(due) = &mut self.due {
             let restored = touched.into_iter().filter_map(|key| Some((moment(self.deadlines.get(&key)?), key)));
             due.order.extend(restored);
@@ -271,7 +294,8 @@ impl Expiry {
     /// A copy for reading only, with the undo. O(1), and what is undecided.
     pub(super) fn view(&self) -> Expiry {
         let deadlines = self.deadlines.snapshot().into();
-        Expiry { time: self.time, deadlines, undo: self.undo.clone(), due: None, expired: self.expired }
+        let (time, counted_by, earlier) = (self.time, self.counted_by, self.earlier);
+        Expiry { time, counted_by, earlier, deadlines, undo: self.undo.clone(), due: None, expired: self.expired }
     }
 
     /// How it is before a boundary moves.
@@ -293,7 +317,7 @@ impl Expiry {
         }
     }
 
-    /// Cuts off those at or above `at`: they go on at the same time. O(log n).
+    /// Cuts off those at or above `at`: they go on at the same time, counted by whoever leads there. O(log n).
     pub(super) fn split_off(&mut self, at: &[u8]) -> Expiry {
         Expiry { time: self.time, deadlines: self.deadlines.split_off(at), ..Expiry::default() }
     }
@@ -329,7 +353,8 @@ impl Expiry {
 
     /// Of time and deadlines; zero where there was never any.
     pub(super) fn digest(&self) -> u64 {
-        self.deadlines.digest().0 ^ self.time.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        let by = self.counted_by.round.0.rotate_left(32) ^ u64::from(self.counted_by.replica.0);
+        self.deadlines.digest().0 ^ (self.time ^ by.rotate_left(7)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     /// See [`Tree::settle`].
@@ -340,8 +365,13 @@ impl Expiry {
     /// For a snapshot; empty where there was never any. Linear in the deadlines.
     pub fn export(&self) -> Bytes {
         let mut out = Vec::new();
-        if self.time > 0 || !self.is_empty() {
+        if self.time > 0 || !self.is_empty() || self.counted_by > Ballot::ZERO {
             out.put_u64_le(self.time);
+            if self.counted_by > Ballot::ZERO {
+                out.put_u32_le(COUNTED_BY);
+                out.put_u64_le(self.counted_by.round.0);
+                out.put_u32_le(self.counted_by.replica.0);
+            }
             for (key, deadline) in self.deadlines.iter() {
                 out.put_u32_le(key.len() as u32);
                 out.put_slice(&key);
@@ -356,6 +386,13 @@ impl Expiry {
         let Some((time, mut rest)) = bytes.split_first_chunk::<8>() else {
             return bytes.is_empty().then(Expiry::default);
         };
+        let mut counted_by = Ballot::ZERO;
+        if let Some(behind) = rest.strip_prefix(&COUNTED_BY.to_le_bytes()) {
+            let (round, behind) = behind.split_first_chunk()?;
+            let (replica, behind) = behind.split_first_chunk()?;
+            counted_by = Ballot::new(u64::from_le_bytes(*round), u32::from_le_bytes(*replica));
+            rest = behind;
+        }
         let mut pairs = Vec::new();
         while let Some((length, behind)) = rest.split_first_chunk::<4>() {
             let (key, behind) = behind.split_at_checked(u32::from_le_bytes(*length) as usize)?;
@@ -364,6 +401,6 @@ impl Expiry {
             rest = behind;
         }
         let deadlines = Tree::from_sorted(pairs).ok().filter(|_| rest.is_empty())?;
-        Some(Expiry { time: u64::from_le_bytes(*time), deadlines, ..Expiry::default() })
+        Some(Expiry { time: u64::from_le_bytes(*time), counted_by, deadlines, ..Expiry::default() })
     }
 }

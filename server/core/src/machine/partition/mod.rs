@@ -22,14 +22,14 @@ use coppice_btree::{Capacity, Cursor, KeyRange, Op, OpResult, SettleProgress, Tr
 use coppice_client::wire::entry::Open;
 use coppice_client::wire::{Command, MapVersion, PartitionId, SessionId};
 use coppice_ordering::multicast::{Place, Work};
-use coppice_ordering::{Batch, Chain, Instance, ReplicaId, Ticket};
+use coppice_ordering::{Ballot, Batch, Chain, Instance, ReplicaId, Ticket};
 pub use expiry::{DueKeys, Expiry};
 pub use mark::PartitionMark;
 pub use pack::BATCH_ANSWER_BYTES_MAX;
 pub use reading::Values;
 
 use super::{Answer, Outcome};
-use crate::machine::entry::{Entry, Expire};
+use crate::machine::entry::{Entry, Expire, Said};
 use crate::multicast::PartitionQuery;
 use crate::sessions::{SessionLimits, Sessions};
 
@@ -297,20 +297,20 @@ impl Partition {
                 self.session_limits = *limits;
                 Outcome::Nothing
             }
-            Entry::Expire(due) if !self.is_closed() => {
-                self.expire(due, mark);
+            Entry::Expire(by, due) if !self.is_closed() => {
+                self.expire(*by, due, mark);
                 Outcome::Nothing
             }
-            Entry::Limits(_) | Entry::Expire(_) | Entry::Pack { .. } | Entry::Directory(_) | Entry::Unknown => {
+            Entry::Limits(_) | Entry::Expire(..) | Entry::Pack { .. } | Entry::Directory(_) | Entry::Unknown => {
                 Outcome::Nothing
             }
         }
     }
 
     /// It is so late, and these keys may be due.
-    fn expire(&mut self, due: &Expire, mark: &mut PartitionMark) {
+    fn expire(&mut self, by: Ballot, due: &Expire, mark: &mut PartitionMark) {
         let skew = if mutant!(expiry_by_local_clock) { self.holder.me.map_or(0, |me| 40 * u64::from(me.0)) } else { 0 };
-        self.expiry.advance(due.time + skew);
+        self.expiry.advance(Said { by, time: due.time + skew });
         for key in &due.keys {
             if self.expiry.expire(key) {
                 self.tree.execute(Op::Delete { key }, &mut self.undo);

@@ -105,15 +105,16 @@ impl Partition {
         let mut index = 0;
         let mut gathered = Gathered::default();
         let mut allowance = Allowance::new();
+        self.expiry.begin_batch();
         for part in commands.parts() {
             mark.work += part.len() as u64 / BYTES_PER_WORK;
             for entry in entry::entries(part) {
                 let commands = if let Entry::Pack { pack, .. } = &entry { pack.count() } else { 1 };
                 if let Entry::Pack { pack, owner, time } = entry {
-                    if let Some(time) = time.filter(|_| !self.is_closed()) {
+                    if let Some(said) = time.filter(|_| !self.is_closed()) {
                         // What was gathered asks for the time before it.
                         self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);
-                        self.expiry.advance(time);
+                        self.expiry.advance(said);
                     }
                     if self.is_anothers(pack.session(), owner) {
                         self.run_gathered(instance, &mut gathered, &mut allowance, mark, answers);

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use coppice_btree::{Edit, Expiry, ExpiryCondition, Op, Update};
 use coppice_client::wire::{PackWriter, SessionId, frame};
+use coppice_ordering::message::{HeartbeatAck, Phase2b};
 use coppice_ordering::{ChangeId, Config, Configuration, RecoveredGroup, Time};
 
 use super::*;
-use crate::machine::entry::Expire;
+use crate::machine::entry::{Expire, Said};
 use crate::machine::partition::{BoundaryChange, BoundaryStep, Expiry as Deadlines};
 
 /// A group of one replica, which flushes at once.
@@ -159,8 +160,8 @@ fn who_leads_next_is_soon_through_with_a_crowd_that_is_due() {
     assert!(alone.partition().expiry().is_empty(), "{} keys are left", alone.partition().expiry().len());
 }
 
-/// Nothing is logged while no key expires, so the time of the log stands where a leader has counted on for long when it
-/// takes in a neighbour's keys.
+/// The time of the log stands where a leader has counted on, for long if no key expires, when it takes in a neighbour's
+/// keys.
 #[test]
 fn keys_that_a_merge_brings_have_as_long_to_go_as_before() {
     let place = |n: u64, version, step| {
@@ -176,13 +177,125 @@ fn keys_that_a_merge_brings_have_as_long_to_go_as_before() {
     let left = neighbour.partition().absorbed_state().expect("sealed");
     let own = KeyRange { low: (&b""[..]).into(), high: Some(bound.low) };
     let mut alone = Alone::new(Some(Partition::new(GROUP, own, MapVersion(1))), Time::ZERO);
+    let mut with_keys = Alone::new(Some(alone.partition().copy()), Time::ZERO);
     alone.passes(600_000);
-    alone.step(Input::Absorb(Box::new(left)));
-    alone.step(Input::Place(place(1, 3, BoundaryStep::Join { partition: upper, target: GROUP })));
-    alone.passes(4_900);
-    assert!(alone.has("s"), "it expires early");
-    alone.passes(1_300);
-    assert!(!alone.has("s"));
+    with_keys.lease("a", 600_000);
+    with_keys.passes(900);
+    for mut alone in [alone, with_keys] {
+        alone.step(Input::Absorb(Box::new(left.clone())));
+        alone.step(Input::Place(place(1, 3, BoundaryStep::Join { partition: upper, target: GROUP })));
+        alone.passes(4_900);
+        assert!(alone.has("s"), "it expires early");
+        alone.passes(1_300);
+        assert!(!alone.has("s"));
+    }
+}
+
+/// A pack of a session that sets a key to expire.
+fn lease_of(session: SessionId, number: u64, key: &str, milliseconds: u64) -> bytes::Bytes {
+    let expiry = Expiry::After { milliseconds, only: ExpiryCondition::Always };
+    let mut terms = Vec::new();
+    Update::new(Edit::Set(b"v")).expiring(expiry).write(&mut terms);
+    let mut pack = PackWriter::new(Vec::new(), session, 1, false, 4_096);
+    pack.push(number, Op::Update { key: key.as_bytes(), terms: &terms }).expect("it fits");
+    pack.finish(GROUP, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..)
+}
+
+impl Follower {
+    /// A client sets a key that expires.
+    fn sets(&mut self, number: u64, key: &str, milliseconds: u64) {
+        let entry = lease_of(self.session, number, key, milliseconds);
+        let origin = Origin::Client { worker: 0, stream: number as u32, connection: 1 };
+        let request = Request::Pack { entry, commands: 1, work: 8, grows: true, known: false, timed: true };
+        self.step(Input::Request { origin, request });
+    }
+
+    /// Time passes; it flushes at once, and one of its peers grants it all.
+    fn with_a_peer(&mut self, milliseconds: u64) {
+        let until = self.now + Duration::from_millis(milliseconds);
+        while self.now < until {
+            self.now = until.min(self.now + Duration::from_millis(5));
+            let mut inputs = VecDeque::from([Input::Tick]);
+            while let Some(input) = inputs.pop_front() {
+                for effect in self.step(input) {
+                    let message: Message = match effect {
+                        Effect::Persist { lsn, .. } => {
+                            inputs.push_back(Input::Persisted(lsn));
+                            continue;
+                        }
+                        Effect::Send { to: ReplicaId(1), message } => match message {
+                            Message::PreVote(m) => PreVoteReply {
+                                attempt: m.attempt,
+                                granted: true,
+                                promised: Ballot::ZERO,
+                                decided_upto: m.decided_upto,
+                            }
+                            .into(),
+                            Message::Phase1a(m) => Phase1b {
+                                ballot: m.ballot,
+                                from: m.from,
+                                accepted: Vec::new(),
+                                decided_upto: BEGIN,
+                                trimmed_upto: Instance::ZERO,
+                            }
+                            .into(),
+                            Message::Phase2a(m) => {
+                                Phase2b { ballot: m.ballot, first: m.instance, instance: m.instance }.into()
+                            }
+                            Message::Heartbeat(m) => HeartbeatAck {
+                                ballot: m.ballot,
+                                round: m.round,
+                                durable_upto: m.decided_upto,
+                                lease: Duration::ZERO,
+                                released: None,
+                            }
+                            .into(),
+                            _ => continue,
+                        },
+                        _ => continue,
+                    };
+                    inputs.push_back(Input::Peer { from: ReplicaId(1), message });
+                }
+            }
+        }
+    }
+}
+
+/// A leader is cut off, and proposes. Another one counts less, since what the first has counted is in no log, and sets
+/// a key; then the first leads again, with what it had proposed behind that.
+#[test]
+fn what_a_deposed_leader_has_counted_lets_no_key_go_early() {
+    let mut first = Follower::new();
+    first.with_a_peer(1_000);
+    first.sets(1, "a", 1_000_000);
+    first.with_a_peer(50);
+    let time = |replica: &Replica| replica.executor().machine().partition().expect("a partition").expiry().time();
+    let (decided, said) = (first.replica.executor().decided(), time(&first.replica));
+    // Nobody votes for these, and it has not noticed that yet.
+    for number in [2, 3] {
+        first.now = first.now + Duration::from_millis(100);
+        first.sets(number, "b", 1_000_000);
+        first.now = first.now + Duration::from_millis(6);
+        first.step(Input::Tick);
+    }
+    let last = first.replica.executor().last_executed();
+    assert!(last.0 >= decided.0 + 2 && time(&first.replica) >= said + 200, "it is cut off");
+    let said = Said { by: Ballot::new(900, 3), time: said + 10 };
+    let set = batch(entry::timed(said, &lease_of(first.session, 4, "s", 60_000)));
+    first.hears(900, decided.0 + 1, set, decided.0 + 1);
+    assert!(!first.replica.is_leading());
+    let clock = first.now;
+    first.step(Input::Gone { peer: ReplicaId(3) });
+    first.with_a_peer(1_000);
+    assert!(first.replica.is_leading());
+    let tree = first.replica.executor().machine().partition().expect("a partition").tree();
+    assert!(tree.get(b"b").is_some(), "it is decided behind the other");
+    let before = time(&first.replica);
+    while time(&first.replica) == before {
+        first.with_a_peer(5);
+    }
+    let (counted, passed) = (time(&first.replica) - said.time, (first.now - clock).as_millis() as u64);
+    assert!((passed - 100..=passed).contains(&counted), "{counted} ms are counted of {passed}");
 }
 
 /// A partition whose newest time is not decided yet.
@@ -193,7 +306,7 @@ fn an_expiry_that_is_not_decided_is_taken_back() {
         let machine = follower.replica.executor().machine();
         machine.partition().expect("a partition").expiry().time()
     };
-    follower.hears(1, 2, batch(entry::expire(&Expire { time: 7_000, keys: Vec::new() })), 1);
+    follower.hears(1, 2, batch(entry::expire(Ballot::ZERO, &Expire { time: 7_000, keys: Vec::new() })), 1);
     assert_eq!(time(&follower), 7_000);
     follower.hears(2, 2, Batch::NoOp, 1);
     assert_eq!(time(&follower), 0, "another batch stands there");
@@ -202,8 +315,8 @@ fn an_expiry_that_is_not_decided_is_taken_back() {
 #[test]
 fn a_snapshot_of_a_replica_holds_when_keys_expire() {
     let mut alone = Alone::new(None, Time::ZERO);
-    alone.passes(500);
     alone.lease("s", 5_000);
+    alone.passes(1_500);
     let TakenSnapshot { head, blobs, tree } = snapshot::take(ClusterId(7), &alone.replica);
     let loaded =
         snapshot::restore(&head, &blobs.write(), tree.iter().map(|(key, value)| (key[..].into(), value.into())));
@@ -218,6 +331,7 @@ fn a_snapshot_of_a_replica_holds_when_keys_expire() {
 fn planted_bugs_are_caught() {
     for (mutant, test) in [
         ("expiry_lost_in_snapshot", "a_snapshot_of_a_replica_holds_when_keys_expire"),
+        ("earlier_leader_counts", "what_a_deposed_leader_has_counted_lets_no_key_go_early"),
         ("merge_counts_on", "keys_that_a_merge_brings_have_as_long_to_go_as_before"),
         ("time_goes_back_at_election", "who_leads_next_counts_on_from_the_log_whatever_its_clock_says"),
     ] {

@@ -4,11 +4,12 @@ use bytes::Bytes;
 use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, Op, Returns, SettleProgress, Update, UpdateOutcome};
 use coppice_client::wire::reply::ResultRef;
 use coppice_client::wire::{CommandRefusal, PackWriter, Replies, RepliesWriter, frame};
+use coppice_ordering::Ballot;
 
 use super::merges::{cut, join, seal};
 use super::{Log, PARENT, split};
 use crate::machine::Outcome;
-use crate::machine::entry::{self, Expire};
+use crate::machine::entry::{self, Expire, Said};
 use crate::machine::partition::{Expiry as Deadlines, PartitionMark};
 
 fn terms(update: Update<'_>) -> Vec<u8> {
@@ -30,7 +31,7 @@ impl Log {
             ops => pack.push_guarded(number, guards, ops.iter().copied()).expect("it fits"),
         }
         let entry = pack.finish(PARENT, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..);
-        let entry = time.map_or(entry.clone(), |time| entry::timed(time, &entry));
+        let entry = time.map_or(entry.clone(), |time| entry::timed(Said { by: Ballot::ZERO, time }, &entry));
         let (mark, answers) = self.run(entry);
         let Outcome::Pack(answer) = &answers[0].outcome else { panic!("{answers:?}") };
         (mark, told(answer))
@@ -48,7 +49,7 @@ impl Log {
 
     fn expire(&mut self, time: u64, keys: &[&str]) -> PartitionMark {
         let keys = keys.iter().map(|key| key.as_bytes().into()).collect();
-        self.run(entry::expire(&Expire { time, keys })).0
+        self.run(entry::expire(Ballot::ZERO, &Expire { time, keys })).0
     }
 
     fn has(&self, key: &str) -> bool {
@@ -179,6 +180,36 @@ fn a_key_expires_by_the_log_and_not_before_its_time() {
     assert!(!log.has("s") && log.partition.expiry().is_empty());
     log.partition.undo(&mark);
     assert_eq!((log.has("s"), log.deadline("s"), log.partition.digest()), (true, Some(1_500), before));
+}
+
+/// What a leader has proposed may be decided behind what a later one has: it did not know what that one counts.
+#[test]
+fn an_earlier_leader_moves_no_time_on_and_its_keys_stay_as_long_as_it_said() {
+    let mut log = Log::new();
+    let by = |round| Ballot::new(round, 1);
+    let run = |log: &mut Log, number, key: &'static str, round, time| {
+        let terms = terms(Update::new(Edit::Set(b"v")).expiring(after(500)));
+        let mut pack = PackWriter::new(Vec::new(), log.session.expect("open"), 1, false, 4_096);
+        pack.push(number, Op::Update { key: key.as_bytes(), terms: &terms }).expect("it fits");
+        let entry = pack.finish(PARENT, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..);
+        log.run(entry::timed(Said { by: by(round), time }, &entry)).0
+    };
+    run(&mut log, 5, "b", 3, 100);
+    let before = (log.partition.digest(), log.partition.expiry().export());
+    let mark = run(&mut log, 6, "c", 2, 9_000);
+    assert_eq!((log.partition.expiry().time(), log.deadline("c")), (100, Some(9_500)));
+    log.partition.undo(&mark);
+    log.run(entry::expire(by(2), &Expire { time: 9_000, keys: vec!["b".into()] }));
+    assert!(log.has("b") && log.partition.expiry().time() == 100);
+    assert_eq!((log.partition.digest(), log.partition.expiry().export()), before);
+    let mark = run(&mut log, 7, "d", 4, 200);
+    let imported = Deadlines::import(&log.partition.expiry().export()).expect("our own");
+    assert_eq!(imported.digest(), log.partition.expiry().digest());
+    log.partition.undo(&mark);
+    run(&mut log, 8, "e", 3, 300);
+    assert_eq!(log.deadline("e"), Some(800), "the one that was taken back has counted nothing");
+    let fork = log.run(split("k", 1)).0;
+    assert_ne!(fork.forks()[0].partition.expiry().digest(), log.partition.expiry().digest(), "ballots of its own");
 }
 
 #[test]
