@@ -10,7 +10,7 @@ use super::event::{
 use super::history::{
     Complaint, DigestLine, FaultLine, History, Kind, LogChange, LogEntry, LogKind, Operation, Span, Step,
 };
-use super::intern::{FastMap, Interner, NONE, mix};
+use super::intern::{FastMap, Interner, NONE, UNSAID, mix};
 use super::read::{ReadError, read};
 
 impl History {
@@ -334,6 +334,10 @@ fn set_result(step: &mut Step, output: &Output<'_>, values: &mut Interner) -> Op
             None
         }
         (Kind::Cas, _) => Some("[done, value that was there]"),
+        (Kind::Put | Kind::Delete, Output::Done) => {
+            (step.seen, step.done) = (UNSAID, true);
+            None
+        }
         (_, Output::Value(found)) => {
             step.seen = found.as_ref().map_or(NONE, |found| values.intern(found));
             step.done = match step.kind {

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::brute::is_linearizable;
-use super::event::Event;
+use super::event::{Call, Event, Invoke, Output, Return, Status};
 use super::faults::plant;
 use super::generate::{Gate, Shape, events};
 use super::history::History;
@@ -128,6 +128,8 @@ pub fn small_history(seed: u64) -> (Vec<Event<'static>>, bool) {
     let shape = Shape { partitions: 1 + random.below(shape.keys.min(3) as usize) as u32, ..shape };
     let mut events = events(&shape);
     let mut planted = shape.gate != Gate::Right;
+    let unsaid = [0, 0, 300, 900][random.below(4)];
+    leave_unsaid(&mut events, unsaid, &mut random);
     if random.chance(750) {
         for _ in 0..1 + random.below(3) {
             plant(&mut events, &mut random);
@@ -135,4 +137,20 @@ pub fn small_history(seed: u64) -> (Vec<Event<'static>>, bool) {
         planted = true;
     }
     (events, planted)
+}
+
+/// Of 1,000 answers to puts and deletes, so many do not say what was there before.
+fn leave_unsaid(events: &mut [Event<'static>], per_mille: u32, random: &mut Random) {
+    let mut writes = std::collections::BTreeSet::new();
+    for event in events {
+        match event {
+            Event::Invoke(Invoke { id, call: Call::Put { .. } | Call::Delete { .. }, .. }) => _ = writes.insert(*id),
+            Event::Return(Return { id, status: Status::Ok, output, .. })
+                if writes.contains(id) && random.chance(per_mille) =>
+            {
+                *output = Output::Done;
+            }
+            _ => {}
+        }
+    }
 }

@@ -151,6 +151,8 @@ pub enum Status {
 pub enum Output<'a> {
     /// A value or null: get, put, insert, delete.
     Value(Option<Text<'a>>),
+    /// `true`: a put or a delete was done, and what was there before is not said.
+    Done,
     /// `[done, value that was there]`.
     Cas(bool, Option<Text<'a>>),
     /// The pairs of a range.

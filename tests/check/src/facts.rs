@@ -3,7 +3,7 @@
 
 use super::event::{NEVER, Status};
 use super::history::{History, Kind, Operation, Step};
-use super::intern::NONE;
+use super::intern::{NONE, UNSAID};
 use super::verdict::Violation;
 
 pub const NOBODY: u32 = u32::MAX;
@@ -88,7 +88,8 @@ impl Facts {
 
     fn observers(&mut self, history: &History) -> Result<(), Box<Violation>> {
         for (index, operation) in history.operations.iter().enumerate().filter(|(_, operation)| operation.is_ok()) {
-            let steps = history.steps(operation).iter().filter(|step| step.kind != Kind::Range);
+            let says = |step: &&Step| step.kind != Kind::Range && step.seen != UNSAID;
+            let steps = history.steps(operation).iter().filter(says);
             let seen = steps.map(|step| (step.key, step.seen));
             for (key, value) in seen.chain(history.pairs(operation).iter().copied()).filter(|pair| pair.1 != NONE) {
                 self.known(history, index as u32, key, value)?;
@@ -206,7 +207,8 @@ impl Facts {
     /// What a step must find, and what it leaves; `None`: not known.
     fn effect(&self, operation: &Operation, step: &Step, before: Option<u32>) -> (Option<u32>, Option<u32>) {
         if operation.is_ok() {
-            return (Some(step.seen), Some(step.writes().unwrap_or(step.seen)));
+            let seen = (step.seen != UNSAID).then_some(step.seen);
+            return (seen, step.writes().or(seen));
         }
         let happened = step.value != NONE && self.seen[step.value as usize] != NEVER;
         match step.kind {

@@ -2,7 +2,7 @@
 //! was asked, answered and logged; refuses to know what is legal, but for answers that no state at all could give.
 
 use super::event::{Position, Status, Ticket, text_of};
-use super::intern::{Interner, NONE};
+use super::intern::{Interner, NONE, UNSAID};
 
 /// Which call an operation or a step is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ pub struct Step {
     pub value: u32,
     /// The value that a cas expects.
     pub old: u32,
-    /// The value that was there, according to the answer; `NONE`: nothing.
+    /// The value that was there, according to the answer; `NONE`: nothing; `UNSAID`: the answer does not say.
     pub seen: u32,
 }
 
@@ -259,6 +259,10 @@ impl History {
 
     /// A value or "nothing", as text.
     pub fn value(&self, value: u32) -> String {
-        if value == NONE { "nothing".into() } else { text_of(self.values.get(value)).into_owned() }
+        match value {
+            NONE => "nothing".into(),
+            UNSAID => "what is not said".into(),
+            value => text_of(self.values.get(value)).into_owned(),
+        }
     }
 }

@@ -4,6 +4,9 @@
 /// No string: absent, or unbounded.
 pub const NONE: u32 = u32::MAX;
 
+/// A string that is not said.
+pub const UNSAID: u32 = u32::MAX - 1;
+
 /// Strings by number and numbers by string. Numbers are given in order of first sight, from 0.
 #[derive(Clone, Debug, Default)]
 pub struct Interner {

@@ -263,6 +263,10 @@ fn pairs<'a>(scanner: &mut Scanner<'a>) -> Result<Vec<(Text<'a>, Text<'a>)>, Syn
 
 /// The result of one call; its shape tells which kind it is.
 fn output<'a>(scanner: &mut Scanner<'a>) -> Result<Output<'a>, Syntax> {
+    if scanner.peek() == b't' {
+        scanner.bool()?;
+        return Ok(Output::Done);
+    }
     if !scanner.take(b'[') {
         return Ok(Output::Value(scanner.or_null(bytes)?));
     }

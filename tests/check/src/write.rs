@@ -185,6 +185,7 @@ fn write_return(mut out: &mut impl Write, answer: &Return<'_>) -> io::Result<()>
 fn output(mut out: &mut dyn Write, result: &Output<'_>) -> io::Result<()> {
     match result {
         Output::Value(value) => or_null(&mut out, value.as_deref()),
+        Output::Done => out.write_all(b"true"),
         Output::Cas(done, was) => {
             write!(out, "[{done},")?;
             or_null(&mut out, was.as_deref())?;

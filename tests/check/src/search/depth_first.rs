@@ -193,7 +193,7 @@ impl<'a> Search<'a> {
         if mutant!(eager_births) {
             return true;
         }
-        // An unanswered put does not say what must be there before it.
+        // Not every write says what must be there before it.
         if self.problem.checks(task).is_empty() {
             return false;
         }

@@ -5,7 +5,7 @@ use super::super::certificate::LogFindings;
 use super::super::event::NEVER;
 use super::super::facts::{Facts, NOBODY};
 use super::super::history::{History, Kind, Operation, Step};
-use super::super::intern::NONE;
+use super::super::intern::{NONE, UNSAID};
 
 /// How an operation is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct Problem {
     seen: Vec<bool>,
     /// Per key: unanswered `many`s that may do something to it.
     pub blind: Vec<Vec<u32>>,
-    /// Per key: unanswered puts, which do not say what was there before.
+    /// Per key: writes that do not say what was there before.
     pub unchained: Vec<Vec<u32>>,
 }
 
@@ -172,12 +172,11 @@ impl Problem {
 
     /// P4 and trap 1: follow the values that replaced each other.
     fn life_ends(&mut self, history: &History, facts: &Facts) {
-        let mut unanswered = vec![false; history.keys.len()];
+        let mut unsaid_ends = vec![false; history.keys.len()];
         for task in &self.tasks {
             let operation = &history.operations[task.operation as usize];
-            if !operation.is_ok() {
-                history.steps(operation).iter().for_each(|step| unanswered[step.key as usize] = true);
-            }
+            let unsaid = |step: &&Step| !operation.is_ok() || step.seen == UNSAID;
+            history.steps(operation).iter().filter(unsaid).for_each(|step| unsaid_ends[step.key as usize] = true);
         }
         let values = facts.next.len();
         self.life_end = vec![LifeEnd::Unknown; values];
@@ -197,7 +196,7 @@ impl Problem {
                 let (next, left) = (facts.next[value as usize], facts.next_value[value as usize]);
                 let key = facts.key[value as usize];
                 if next == NOBODY {
-                    let broken = key == NONE || unanswered[key as usize];
+                    let broken = key == NONE || unsaid_ends[key as usize];
                     break if broken && !mutant!(trap_broken_chain) { LifeEnd::Unknown } else { LifeEnd::Never };
                 }
                 if left == NONE {
