@@ -80,6 +80,24 @@ impl Recorder {
         self.line(|_| Event::Return(Return { id, at, status, output, positions, ticket }))
     }
 
+    /// An operation that is over, written down only once it is known what it asked for.
+    pub fn late(
+        &self,
+        client: u64,
+        call: Call<'static>,
+        from: u64,
+        answer: Option<(u64, Answer<'static>)>,
+    ) -> io::Result<()> {
+        let mut id = 0;
+        self.line(|operations| {
+            *operations += 1;
+            id = *operations;
+            Event::Invoke(Invoke { id, at: from, client, number: 0, call, stale: false })
+        })?;
+        let Some((at, Answer { status, output, positions, ticket })) = answer else { return Ok(()) };
+        self.line(|_| Event::Return(Return { id, at, status, output, positions, ticket }))
+    }
+
     /// A fault was made.
     pub fn fault(&self, action: &str, who: &str) -> io::Result<()> {
         let at = self.now();

@@ -100,6 +100,10 @@ pub struct Arguments {
     /// Nodes and clients connect inside TLS, with certificates of the round's own
     #[arg(long, conflicts_with = "endpoints")]
     pub tls: bool,
+    /// Every second client speaks RESP, as programs for Redis do. Its answers name no position, so that the certificate
+    /// cannot judge them, and the search does
+    #[arg(long, conflicts_with_all = ["endpoints", "tls"])]
+    pub resp: bool,
     /// What was skipped or could not be decided is a failure
     #[arg(long)]
     pub strict: bool,
@@ -231,6 +235,7 @@ fn setup(
         nodes: arguments.nodes as usize,
         partitions: arguments.partitions,
         clients: arguments.clients,
+        resp: arguments.resp,
         keys: arguments.keys as usize,
         checkers: arguments.checker.clone(),
         rate: arguments.rate,

@@ -136,7 +136,7 @@ pub fn settle(
         let event = match event {
             Event::Invoke(mut invoke) => {
                 let range = matches!(invoke.call, Call::Range { .. });
-                let write = !range && !matches!(invoke.call, Call::Get { .. });
+                let write = !range && !only_gets(&invoke.call);
                 figures.operations += 1;
                 let what = What::of(&invoke.call);
                 asked.insert(invoke.id, CallStart { at: invoke.at, write, stale: invoke.stale, range, what });
@@ -166,6 +166,13 @@ pub fn settle(
     calls.failed.extend(endless);
     file.flush()?;
     Ok((figures, gaps, calls))
+}
+
+fn only_gets(call: &Call<'_>) -> bool {
+    match call {
+        Call::Many(calls) => calls.iter().all(only_gets),
+        call => matches!(call, Call::Get { .. }),
+    }
 }
 
 /// Whether a range spans partitions, with a ticket or without.

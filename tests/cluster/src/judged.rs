@@ -35,7 +35,7 @@ pub fn judge_round(
         None => None,
         Some(directories) => match dump_to(&logs, &directories, setup.nodes, map, digests) {
             Ok(dump) => {
-                files.push(logs.display().to_string());
+                files.extend((!setup.resp).then(|| logs.display().to_string()));
                 Some(dump)
             }
             Err(DumpError::Io(error)) => return Err(format!("{}: {error}", logs.display())),
@@ -56,7 +56,7 @@ pub fn judge_round(
     spans.iter().for_each(|span| *figures.faults.entry(span.kind).or_default() += 1);
     ended.figures = figures;
     let loaded = History::load(&files).map_err(|wrong| wrong.to_string())?;
-    let possible = |checker: &&Checker| **checker != Checker::Certificate || dumped.is_some();
+    let possible = |checker: &&Checker| **checker != Checker::Certificate || (dumped.is_some() && !setup.resp);
     let checkers: Vec<Checker> = setup.checkers.iter().filter(possible).copied().collect();
     let judgement = judge(&loaded, &checkers);
     ended.lines = judgement.lines;

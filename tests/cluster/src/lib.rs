@@ -14,6 +14,7 @@ pub const COMMIT: &str = env!("COPPICE_COMMIT");
 
 pub mod cli;
 pub mod command;
+mod counters;
 mod cuts;
 mod disk_faults;
 mod draw;
@@ -35,6 +36,7 @@ mod power;
 pub mod proxy;
 mod report;
 mod resources;
+mod resp;
 mod round;
 pub mod security;
 mod setup;

@@ -17,6 +17,8 @@ pub enum Links {
         peers: BTreeMap<(usize, usize), Proxy>,
         /// From all clients to a node.
         clients: Vec<Proxy>,
+        /// From those that speak RESP.
+        resp: Vec<Proxy>,
     },
     /// The kernel forwards packets between the nodes.
     Kernel(Network),
@@ -36,7 +38,7 @@ impl Links {
         match self {
             Links::Direct => Ok(()),
             Links::Kernel(network) => network.harm(pairs, harm),
-            Links::Proxies { peers, clients } => {
+            Links::Proxies { peers, clients, resp } => {
                 let way = match harm {
                     Harm::Slow(delay) => Way::Slow(delay),
                     Harm::Torn => Way::Torn,
@@ -47,7 +49,13 @@ impl Links {
                 for pair in pairs {
                     let proxy = match pair {
                         (End::Node(from), End::Node(to)) => peers.get(&(*from, *to)),
-                        (End::Clients, End::Node(node)) | (End::Node(node), End::Clients) => clients.get(*node),
+                        (End::Clients, End::Node(node)) | (End::Node(node), End::Clients) => {
+                            if let Some(resp) = resp.get(*node) {
+                                // No checksum of RESP tells a bit that is turned over.
+                                resp.set(if way == Way::Flipped { Way::Torn } else { way });
+                            }
+                            clients.get(*node)
+                        }
                         (End::Clients, End::Clients) => None,
                     };
                     if let Some(proxy) = proxy {
@@ -67,8 +75,8 @@ impl Links {
         match self {
             Links::Direct => {}
             Links::Kernel(network) => network.heal()?,
-            Links::Proxies { peers, clients } => {
-                peers.values().chain(clients).for_each(|proxy| proxy.set(Way::Open));
+            Links::Proxies { peers, clients, resp } => {
+                peers.values().chain(clients).chain(resp).for_each(|proxy| proxy.set(Way::Open));
             }
         }
         Ok(())

@@ -31,6 +31,8 @@ pub struct Ports {
     pub native: u16,
     /// Other nodes.
     pub peer: u16,
+    /// Clients that speak RESP.
+    pub resp: u16,
 }
 
 /// Ports for so many nodes. They stay with this program while it holds them: a node that is down finds its own free
@@ -39,8 +41,9 @@ pub struct Ports {
 /// # Errors
 /// The system has no more.
 pub fn draw_ports(nodes: usize) -> io::Result<(Vec<Ports>, HeldPorts)> {
-    let held = HeldPorts::draw(2 * nodes)?;
-    let ports = held.numbers().chunks_exact(2).map(|pair| Ports { native: pair[0], peer: pair[1] }).collect();
+    let held = HeldPorts::draw(3 * nodes)?;
+    let ports = |of: &[u16; 3]| Ports { native: of[0], peer: of[1], resp: of[2] };
+    let ports = held.numbers().as_chunks().0.iter().map(ports).collect();
     Ok((ports, held))
 }
 
@@ -62,6 +65,8 @@ pub struct Plan {
     pub _held: HeldPorts,
     /// A host of its own for each node; empty: all are on this one.
     pub hosts: Vec<Host>,
+    /// Where clients are told to reach each; empty: where it listens.
+    pub advertised: Vec<SocketAddr>,
     /// What each dials instead of the others' peer ports: `n2=127.0.0.1:9002,..`.
     pub overrides: Vec<String>,
     /// Certificates; none: in the clear.
@@ -223,6 +228,11 @@ impl Nodes {
         self.plan.at(node, self.plan.ports[node].native)
     }
 
+    /// Where clients that speak RESP reach a node.
+    pub fn resp(&self, node: usize) -> SocketAddr {
+        self.plan.at(node, self.plan.ports[node].resp)
+    }
+
     /// Where a tracer of a node writes.
     pub fn traced(&self, node: usize) -> PathBuf {
         self.plan.directory.join(format!("{}.strace", name(node)))
@@ -331,12 +341,16 @@ impl Nodes {
         };
         let seeds: Vec<SocketAddr> = (0..self.count()).map(|node| self.peer(node)).collect();
         serve(&mut command, &place, &seeds);
+        command.args(["--listen-resp", &self.resp(node).to_string()]);
         command.args(["--log-format", "pretty", "--drain-timeout", "1s"]).args(&self.plan.flags);
         if let Some(certs) = &self.plan.certs {
             command.args(certs.flags_of_node(node as u32 + 1));
         }
         if !self.plan.hosts.is_empty() {
             command.arg("--insecure=true");
+        }
+        if let Some(address) = self.plan.advertised.get(node) {
+            command.args(["--advertise-native", &address.to_string()]);
         }
         if !self.plan.overrides[node].is_empty() {
             command.args(["--allow-faults=true", "--dial-override", &self.plan.overrides[node]]);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use coppice_testkit::random::Random;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
+use super::counters::Counters;
 use super::draw::Draw;
 use super::judged::judge_round;
 use super::kernel::Network;
@@ -27,6 +29,7 @@ use super::nodes::{Host, Nodes, Plan, draw_ports, local};
 use super::power::Disks;
 use super::proxy::Proxy;
 use super::resources::{Sampler, Waiting, beyond, watch};
+use super::resp::{RespClient, RespClients};
 use super::setup::{RECOVERY_MAX, RoundResult, Setup};
 use super::shape::{Changes, Operator, change};
 use super::space::Space;
@@ -77,15 +80,18 @@ fn whole(setup: &Setup) -> Result<RoundResult, String> {
     let config = client_config(own.as_ref());
     let prefix = if own.is_some() { String::new() } else { format!("check-{}/", setup.seed) };
     let space = Space::new(&prefix, setup.keys, setup.partitions as usize);
-    let map = begin(&runtime, &endpoints, &config, own.is_some().then_some(&space))?;
+    let counters = Counters::new(&space);
+    let start = if setup.resp { counters.start() } else { Vec::new() };
+    let map = begin(&runtime, &endpoints, &config, own.is_some().then_some(&space), &start)?;
     let raw = setup.out.join("raw.jsonl");
     let settings = settings(&runtime, &endpoints, &config);
-    let recorder =
-        Recorder::create(&raw, head(setup, &settings)).map_err(|error| format!("{}: {error}", raw.display()))?;
+    let recorder = Recorder::create(&raw, head(setup, &settings, &start))
+        .map_err(|error| format!("{}: {error}", raw.display()))?;
     let each = Duration::from_secs_f64(f64::from(setup.clients) / f64::from(setup.rate.max(1)));
     let pause = if setup.rate == 0 { Duration::ZERO } else { each };
     let workload = Workload::new(recorder, space, setup.seed, pause);
-    let load = Load { runtime: &runtime, endpoints, config, workload: Arc::clone(&workload) };
+    let resp = own.as_ref().filter(|_| setup.resp).map(|own| Arc::new(RespClients::new(own.resp(setup), counters)));
+    let load = Load { runtime: &runtime, endpoints, config, workload: Arc::clone(&workload), resp: resp.clone() };
     let mut ended = RoundResult::default();
     let sampler = own.as_ref().map(|own| Sampler::start(own.nodes.pids(), own.directories.clone()));
     let spans = load.run(setup, own.as_mut(), &mut ended)?;
@@ -120,6 +126,7 @@ fn whole(setup: &Setup) -> Result<RoundResult, String> {
     drop(load);
     runtime.shutdown_timeout(Duration::from_secs(1));
     judged?;
+    ended.lines.extend(resp.map(|resp| resp.seen()));
     if let Some(mut own) = own {
         if ended.is_bad() {
             own.disks.keep();
@@ -137,7 +144,7 @@ fn remove(directory: &Path) -> Result<(), String> {
     std::fs::remove_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))
 }
 
-fn head(setup: &Setup, settings: &[ConfigRow]) -> Head<'static> {
+fn head(setup: &Setup, settings: &[ConfigRow], start: &[(String, String)]) -> Head<'static> {
     let text = |text: String| Text::Owned(text.into_bytes());
     let value = |key: &str| settings.iter().find(|row| row.key == key).map(|row| row.value.clone());
     Head {
@@ -145,7 +152,7 @@ fn head(setup: &Setup, settings: &[ConfigRow]) -> Head<'static> {
         seed: text(setup.seed.to_string()),
         reads: text("quorum".to_owned()),
         speculation: value("speculation").map(|value| value == "on"),
-        state: Vec::new(),
+        state: start.iter().cloned().map(|(key, value)| (text(key), text(value))).collect(),
     }
 }
 
@@ -166,12 +173,13 @@ fn client_config(own: Option<&Own>) -> Config {
     Config { timeout: CALL_TIMEOUT, resume_keep: Duration::from_secs(3_600), dial_override, ..config }
 }
 
-/// Forms a cluster of our own; the map that the run begins with.
+/// Forms a cluster of our own, and writes what is there at the start; the map that the run begins with.
 fn begin(
     runtime: &Runtime,
     endpoints: &[String],
     config: &Config,
     own: Option<&Space>,
+    start: &[(String, String)],
 ) -> Result<PartitionMap, String> {
     runtime.block_on(async {
         // A cluster that runs answers at once; one that has just started elects its leaders first.
@@ -191,6 +199,9 @@ fn begin(
         let what = |error| format!("the map of the cluster cannot be read from {}: {error}", endpoints.join(","));
         let client = Client::connect_with(endpoints.to_vec(), patient).await.map_err(what)?;
         let map = client.map().await.map_err(what)?;
+        for (key, value) in start {
+            client.put(&**key, &**value).await.map_err(|error| format!("{key} cannot be written: {error}"))?;
+        }
         Ok((*map).clone())
     })
 }
@@ -213,7 +224,7 @@ impl Own {
             (false, _) => Links::Direct,
             (true, true) => Links::Kernel(Network::start(setup.nodes)?),
             (true, false) => runtime.block_on(async {
-                let (mut peers, mut clients) = (BTreeMap::new(), Vec::new());
+                let (mut peers, mut clients, mut resp) = (BTreeMap::new(), Vec::new(), Vec::new());
                 for (from, to) in (0..setup.nodes).flat_map(|from| (0..setup.nodes).map(move |to| (from, to))) {
                     if from != to {
                         peers.insert((from, to), Proxy::start(local(ports[to].peer)).await?);
@@ -221,8 +232,9 @@ impl Own {
                 }
                 for ports in &ports {
                     clients.push(Proxy::start(local(ports.native)).await?);
+                    resp.push(Proxy::start(local(ports.resp)).await?);
                 }
-                io::Result::Ok(Links::Proxies { peers, clients })
+                io::Result::Ok(Links::Proxies { peers, clients, resp })
             })?,
         };
         let hosts = match &links {
@@ -258,6 +270,11 @@ impl Own {
             certs,
             program: setup.program.clone(),
             directory: setup.directory.clone(),
+            advertised: match &links {
+                // The clients in the nodes, through which the RESP port asks, are cut off as all others are.
+                Links::Proxies { clients, .. } if setup.resp => clients.iter().map(Proxy::address).collect(),
+                _ => Vec::new(),
+            },
             overrides: overrides.collect(),
             hosts,
             flags: flags.iter().flatten().map(|word| (*word).to_owned()).collect(),
@@ -267,6 +284,14 @@ impl Own {
             _held: held,
         };
         Ok(Own { nodes: Nodes::start(plan)?, links, disks, directories })
+    }
+
+    /// Where clients that speak RESP reach the nodes.
+    fn resp(&self, setup: &Setup) -> Vec<SocketAddr> {
+        match &self.links {
+            Links::Proxies { resp, .. } => resp.iter().map(Proxy::address).collect(),
+            _ => (0..setup.nodes).map(|node| self.nodes.resp(node)).collect(),
+        }
     }
 
     fn endpoints(&self, setup: &Setup) -> Vec<String> {
@@ -283,6 +308,8 @@ struct Load<'a> {
     endpoints: Vec<String>,
     config: Config,
     workload: Arc<Workload>,
+    /// For those that speak RESP; none: no client does.
+    resp: Option<Arc<RespClients>>,
 }
 
 impl Load<'_> {
@@ -333,6 +360,10 @@ impl Load<'_> {
     }
 
     fn client(&self, number: u32) -> JoinHandle<()> {
+        if let (Some(resp), true) = (&self.resp, matches!(number % 4, 1 | 2)) {
+            let client = RespClient::new(Arc::clone(&self.workload), Arc::clone(resp), number);
+            return self.runtime.spawn_blocking(|| client.run());
+        }
         let _inside = self.runtime.enter();
         // Every fourth client takes a ticket for each range across partitions.
         let config = Config { optimistic_scans: !number.is_multiple_of(4), ..self.config.clone() };
@@ -414,6 +445,23 @@ impl Load<'_> {
                     return Ok(());
                 }
             }
+            let Some(resp) = &self.resp else { return Ok(()) };
+            ended.wrong.extend(resp.take_wrong());
+            let mut last = Vec::new();
+            for key in resp.counters.keys() {
+                let number = loop {
+                    match self.workload.number(&client, key).await.map_err(text)? {
+                        Some(number) => break number,
+                        None if Instant::now() > deadline => {
+                            ended.wrong.push(format!("the counter {key} held no number within {RECOVERY_MAX:?}"));
+                            return Ok(());
+                        }
+                        None => {}
+                    }
+                };
+                last.push(number);
+            }
+            ended.wrong.extend(resp.counters.settle(&self.workload.recorder, &last).map_err(text)?);
             Ok(())
         })
     }

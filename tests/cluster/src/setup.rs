@@ -46,6 +46,8 @@ pub struct Setup {
     /// Partitions at the beginning.
     pub partitions: u32,
     pub clients: u32,
+    /// Half of them speak RESP.
+    pub resp: bool,
     pub keys: usize,
     /// What judges the history.
     pub checkers: Vec<Checker>,

@@ -78,6 +78,22 @@ impl Workload {
         self.asked.load(Ordering::Relaxed)
     }
 
+    /// One call more.
+    pub fn count(&self) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether clients ask for nothing more.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// The history cannot be written: nobody asks any more.
+    pub fn fail(&self, error: io::Error) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.stop();
+    }
+
     /// Clients ask for nothing more; writes without an answer are still repeated.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
@@ -103,11 +119,11 @@ impl Workload {
         let mut drawer = Drawer::new(number, self.seed, self.space.clone());
         let mut random = Random::of(self.seed, 0x9e57_0000 + u64::from(number));
         let mut next = tokio::time::Instant::now();
-        while !self.stopping.load(Ordering::Relaxed) {
+        while !self.is_stopping() {
             // What follows at once is made up for behind it.
             next = if drawer.hurries() { next } else { tokio::time::Instant::now() } + self.pause;
             let draw = drawer.draw();
-            self.asked.fetch_add(1, Ordering::Relaxed);
+            self.count();
             let own = drawer.writes();
             let done = match &draw {
                 Draw::Write(operations) => self.write(&client, own, operations, &mut drawer, &mut random).await,
@@ -115,8 +131,7 @@ impl Workload {
                 Draw::Range { .. } => self.range(&client, &draw).await.map(|_| ()),
             };
             if let Err(error) = done {
-                self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                return self.stop();
+                return self.fail(error);
             }
             if !drawer.hurries() {
                 tokio::time::sleep_until(next).await;
@@ -210,12 +225,35 @@ impl Workload {
         mode: ReadMode,
         drawer: &mut Drawer,
     ) -> io::Result<()> {
+        if let Some(value) = self.read(client, draw, key, mode).await? {
+            drawer.saw(key.as_bytes(), value.as_deref());
+        }
+        Ok(())
+    }
+
+    async fn read(
+        &self,
+        client: &Client,
+        draw: &Draw,
+        key: &str,
+        mode: ReadMode,
+    ) -> io::Result<Option<Option<coppice_btree::Value>>> {
         let line = self.recorder.invoke(client.id().0, 0, call_of(draw), mode == ReadMode::Stale)?;
         // A read without an answer says nothing.
-        let Ok(answer) = client.get_as(key, mode).await else { return Ok(()) };
-        drawer.saw(key.as_bytes(), answer.output.as_deref());
+        let Ok(answer) = client.get_as(key, mode).await else { return Ok(None) };
         let output = Output::Value(answer.output.as_deref().map(text));
-        self.recorder.answer(line, ok(output, vec![position(answer.position)]))
+        self.recorder.answer(line, ok(output, vec![position(answer.position)]))?;
+        Ok(Some(answer.output))
+    }
+
+    /// The number that a key holds, if there is an answer.
+    ///
+    /// # Errors
+    /// The history cannot be written.
+    pub async fn number(&self, client: &Client, key: &str) -> io::Result<Option<i64>> {
+        let mode = ReadMode::Leader;
+        let value = self.read(client, &Draw::Get { key: key.to_owned(), mode }, key, mode).await?.flatten();
+        Ok(value.and_then(|value| std::str::from_utf8(&value).ok()?.parse().ok()))
     }
 
     /// A range; whether it was answered.
@@ -282,17 +320,16 @@ fn one(result: &OpResult) -> Output<'static> {
 }
 
 /// Of a ladder's or a token's key: the insert found nothing there, the delete something.
-fn moved_by(operations: &[Operation], output: &Output<'_>) -> MoveResult {
+pub fn moved_by(operations: &[Operation], output: &Output<'_>) -> MoveResult {
     match (operations, output) {
-        ([Operation::Insert { .. }], Output::Value(None)) | ([Operation::Delete { .. }], Output::Value(Some(_))) => {
-            MoveResult::Done
-        }
+        ([Operation::Insert { .. }], Output::Value(None))
+        | ([Operation::Delete { .. }], Output::Value(Some(_)) | Output::Done) => MoveResult::Done,
         _ => MoveResult::Unknown,
     }
 }
 
 /// What a client knows of its keys after an answer, for its next cas.
-fn learn(operations: &[Operation], output: &Output<'_>, drawer: &mut Drawer) {
+pub fn learn(operations: &[Operation], output: &Output<'_>, drawer: &mut Drawer) {
     let [operation] = operations else { return };
     match (operation, output) {
         (Operation::Put { key, value }, _) => drawer.saw(key, Some(value)),

@@ -77,6 +77,52 @@ fn nothing_is_lost_invented_or_doubled_when_nodes_are_killed() {
     assert!(code == Some(0) && said.contains("certificate PASS"), "{said}");
 }
 
+/// Half of the clients speak RESP: SET, SETNX, GETDEL, DEL, INCR, MGET and RANGE over partitions, WATCH and EXEC.
+#[test]
+fn what_clients_hear_over_resp_under_faults_is_linearizable_and_spoilt_it_is_not() {
+    let place = Place::new("resp");
+    let words = ["--resp", "--nemesis", "kill,pause,cut", "--ops", "2000", "--round", "10m", "--rate", "600"];
+    let (code, said) = run(place.command(&[&words[..], &["--seed", "33", "-o", "json"]].concat()));
+    assert!(code == Some(0) && figure(&said, "answered") > 1_000 && figure(&said, "fault_count") > 0, "{said}");
+    let commands = ["DEL ", "GET ", "INCR ", "MGET ", "RANGE ", "SET ", "WATCH+EXEC "];
+    let unheard: Vec<&str> = commands.into_iter().filter(|name| !said.contains(&format!(" {name}"))).collect();
+    assert!(unheard.is_empty(), "{unheard:?}: {said}");
+    let history = fs::read_to_string(place.text("out/history.jsonl")).expect("written");
+    let judged = |history: &str| {
+        fs::write(place.text("spoilt.jsonl"), history).expect("it can be written");
+        let mut check = Command::new(env!("CARGO_BIN_EXE_coppice-check"));
+        check.args(["history", &place.text("spoilt.jsonl")]);
+        run(check)
+    };
+    let (code, said) = judged(&history);
+    assert!(code == Some(0) && said.contains("search      PASS"), "{said}");
+    // What SET and DEL have done is said to be refused.
+    let (code, said) = judged(&history.replace(r#""st":"ok","out":true"#, r#""st":"no""#));
+    assert!(code == Some(1) && said.contains("nothing that may have happened wrote it"), "{said}");
+    // The last number of a counter is read as its first.
+    let last = (1..=4).filter_map(|counter| history.rfind(&format!(r#""out":"{counter}000000"#)));
+    let last = last.map(|at| at + r#""out":"1000000"#.len()).find(|at| history[*at..at + 3] != *"000");
+    let at = last.expect("something was counted");
+    let (code, said) = judged(&format!("{}000{}", &history[..at], &history[at + 3..]));
+    assert!(code == Some(1) && said.contains("search      FAIL"), "{said}");
+}
+
+/// EXEC is carried out although the watched key has changed.
+#[cfg(feature = "mutants")]
+#[test]
+#[ignore = "long: real processes under faults"]
+fn guard_ignored_is_caught_over_resp() {
+    let lost = ["1", "2", "3"].iter().any(|seed| {
+        let place = Place::new("guards");
+        let few = ["--partitions", "1", "--keys", "4", "--ops", "1000", "--rate", "1000", "--seed", seed];
+        let mut command = place.command(&[&["--resp", "--nemesis", "none"], &few[..]].concat());
+        command.env("COPPICE_MUTANT", "guard_ignored");
+        let (code, said) = run(command);
+        code == Some(1) && said.contains("an update was lost")
+    });
+    assert!(lost, "no EXEC met a change");
+}
+
 #[test]
 #[ignore = "long: real processes under faults"]
 fn each_kill_of_the_leader_of_everything_is_measured() {

@@ -156,6 +156,7 @@ fn launch(program: &Path, directory: &Path, shape: Shape) -> io::Result<Cluster>
         certs: None,
         program: program.to_owned(),
         directory: directory.to_owned(),
+        advertised: Vec::new(),
         overrides: overrides.collect(),
         hosts: Vec::new(),
         flags: Vec::new(),

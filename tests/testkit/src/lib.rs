@@ -15,6 +15,7 @@ pub mod object_store;
 pub mod poll;
 pub mod process;
 pub mod random;
+pub mod resp;
 pub mod say;
 pub mod serve;
 pub mod variant;

@@ -186,7 +186,7 @@ const ORDERS: &[Order] = &[
     Order { below: "tests/planted/src/", modules: &["failpoints", "mutants"] },
     Order {
         below: "tests/testkit/src/",
-        modules: &["caught", "hazards", "object_store", "poll", "random", "say", "serve", "variant", "process"],
+        modules: &["caught", "hazards", "object_store", "poll", "random", "resp", "say", "serve", "variant", "process"],
     },
     Order {
         below: "tests/tidy/src/",
@@ -245,12 +245,14 @@ const ORDERS: &[Order] = &[
             "space",
             "strace",
             "tools",
+            "counters",
             "draw",
             "kernel",
             "power",
             "links",
             "nodes",
             "workload",
+            "resp",
             "fairness",
             "kinds",
             "matrix",

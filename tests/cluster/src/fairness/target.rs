@@ -61,6 +61,7 @@ impl Target {
             ports,
             _held: held,
             hosts: Vec::new(),
+            advertised: Vec::new(),
             overrides: vec![String::new(); NODES],
             flags: flags.map(str::to_owned).to_vec(),
             admin: true,
