@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use coppice_client::{Operation, Range};
+use coppice_testkit::poll::holds_within;
 use coppice_transfer::backup::{Plan, Progress, backup};
 use serde_json::Value;
 
+use crate::cuts::cut;
 use crate::support::{Cluster, Said, eventually, patient, run};
 
 fn text(path: &std::path::Path) -> String {
@@ -236,11 +239,99 @@ fn a_restore_and_an_import_outlive_a_killed_node() {
         assert_eq!(said.code, 0, "{words:?}: {said:?}");
         into.start(round, "ready");
     }
-    let digests = [&from, &into].map(|cluster| {
-        let made = text(&cluster.scratch.path("compared"));
-        let said = cluster.run(&["backup", &made, "-o", "json"]);
-        let made: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
-        made["digest"].as_str().map(str::to_owned)
+    assert_eq!(digest(&from, "compared"), digest(&into, "compared"));
+}
+
+/// The digest of a backup that is made for it.
+#[track_caller]
+fn digest(cluster: &Cluster, name: &str) -> String {
+    let said = cluster.run(&["backup", &text(&cluster.scratch.path(name)), "-o", "json"]);
+    let made: Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    made["digest"].as_str().unwrap_or_else(|| panic!("no digest: {made}")).to_owned()
+}
+
+/// Cuts a node off, kills or pauses it, by turns, and brings it back after a while, or when it is over.
+fn harm(cluster: &mut Cluster, turn: usize, victim: usize, is_over: impl Fn() -> bool) {
+    let hold = |at_most: u64| holds_within(Duration::from_millis(at_most), &is_over);
+    match turn % 3 {
+        0 => {
+            cut(cluster, Some(victim));
+            hold(2_000);
+            cut(cluster, None);
+        }
+        1 => {
+            cluster.kill(victim);
+            hold(300);
+            cluster.start(victim, "ready");
+        }
+        _ => {
+            cluster.node(victim).signal("STOP");
+            hold(1_000);
+            cluster.node(victim).signal("CONT");
+        }
+    }
+}
+
+/// A cluster that takes writes is backed up, and restored many times into one whose nodes are cut off, killed and
+/// paused, first the leader of everything amid the load: then all its replicas agree, on what they hold in a cluster
+/// without faults. `COPPICE_RESTORES`: how many.
+#[test]
+fn restores_under_faults_leave_on_every_replica_what_the_backup_holds() {
+    /// A load of so many is not over when the fault comes.
+    const KEYS: u32 = 30_000;
+    let restores = std::env::var("COPPICE_RESTORES").map_or(3, |count| count.parse().expect("a number"));
+    let (from, calm) = (Cluster::formed(3, SPLIT), Cluster::formed(1, ""));
+    let mut into = Cluster::formed_with(3, "0/k015000,1/k015000,2/k015000", &["--allow-faults"]);
+    put(&from, 0..KEYS, &"x".repeat(100));
+    let (directory, backed_up) = (text(&from.scratch.path("backup")), AtomicBool::new(false));
+    let said = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let client = from.client();
+            for n in (0..KEYS).cycle().take_while(|_| !backed_up.load(Ordering::Relaxed)) {
+                client.put(format!("k{n:06}").as_str(), n.to_string().as_str()).expect("it serves");
+            }
+        });
+        let said = from.run(&["backup", &directory]);
+        backed_up.store(true, Ordering::Relaxed);
+        said
     });
-    assert!(digests[0].is_some() && digests[0] == digests[1], "{digests:?}");
+    expect(&said, 0, &format!("backed up: {KEYS} keys"), "");
+    let (at, client) = (into.endpoints(), into.client());
+    let (restored, mut faults) = (format!("restored: {KEYS} keys"), 0);
+    for restore in 0..restores {
+        let prefix = format!("{restore}/");
+        let words = ["restore", &directory, "--prefix", &prefix];
+        expect(&calm.run(&words), 0, &restored, "");
+        for partition in ["p0", "p1", "p2", "p3", "p4"] {
+            let words = ["leader", "transfer", partition, &format!("n{}", restore % 3 + 1)];
+            eventually("the leader moves", || into.run(&words).code == 0);
+        }
+        let said = std::thread::scope(|scope| {
+            let running = scope.spawn(|| crate::support::run_at(&at, &words, b""));
+            let is_over = || running.is_finished();
+            eventually("a part is loaded", || {
+                is_over() || client.get(format!("{prefix}k001000").as_str()).is_ok_and(|answer| answer.output.is_some())
+            });
+            for victim in restore.. {
+                harm(&mut into, restore, victim % 3, is_over);
+                faults += 1;
+                if is_over() {
+                    break;
+                }
+            }
+            running.join().expect("it ends")
+        });
+        expect(&said, 0, &restored, "");
+    }
+    println!("{restores} restores, {faults} faults");
+    into.healthy();
+    eventually("all replicas agree", || {
+        let said = into.run(&["check", "replicas", "-o", "table"]);
+        said.code == 0 && said.out.matches("digests agree at #").count() == 5
+    });
+    let held = digest(&calm, "held");
+    assert_eq!(digest(&into, "held"), held);
+    // One value that is another one shows.
+    assert_eq!(into.run(&["put", "0/k000000", "other"]).code, 0);
+    assert_ne!(digest(&into, "spoilt"), held);
 }

@@ -8,7 +8,7 @@ use coppice_client::wire::{AdminReply, AdminRequest, LinkFault, NodeId};
 use crate::support::{Cluster, eventually, patience, patient};
 
 /// Nothing passes between the node at `alone` and the others; `None`: everything does.
-fn cut(cluster: &Cluster, alone: Option<usize>) {
+pub fn cut(cluster: &Cluster, alone: Option<usize>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     for node in 0..3 {
         let fault = |other: usize| {
