@@ -18,7 +18,9 @@ use coppice_ordering::multicast::{Place, Work};
 use coppice_ordering::{Ballot, Batch, Instance, Record};
 
 use coppice_check::event::{Call, Change, Entry, Event, LogLine, Position};
-use coppice_words::{self as words, call_of, position, positions, text, ticket};
+use coppice_words::{self as words, Told, call_of, position, text, ticket, told};
+
+use super::effects::Effects;
 
 /// Replicas of a group, if there are as many nodes: the cluster setting `replicas`.
 const REPLICAS: usize = 3;
@@ -55,6 +57,8 @@ pub struct Dump {
     pub compared: u64,
     /// Commands and tickets that counted.
     pub entries: u64,
+    /// What commands did.
+    pub effects: Effects,
 }
 
 /// A delete as a log has it.
@@ -449,24 +453,27 @@ impl Replay<'_> {
 
     fn pack(&mut self, ran: &Ran<'_>, pack: &coppice_client::wire::Pack<'_>, answer: &Answer) -> io::Result<()> {
         let results = match &answer.outcome {
-            Outcome::Pack(bytes) => positions(bytes),
+            Outcome::Pack(bytes) => told(bytes),
             _ => Vec::new(),
         };
         let session = pack.session();
         let client = self.clients.get(&session).copied().unwrap_or(u64::MAX);
         for (offset, (number, command)) in pack.commands().enumerate() {
             let at = ran.position(answer.index + offset as u32);
-            let Some((told, refusal)) = results.get(offset) else {
+            let Some((told, result)) = results.get(offset) else {
                 // Its session had ended: nothing ran, and the client may have numbered it anew since.
                 self.line(at, Entry::Other, true)?;
                 continue;
             };
-            if let Some(CommandRefusal::WrongPartition { .. } | CommandRefusal::Later) = refusal {
+            if let Told::Refused(CommandRefusal::WrongPartition { .. } | CommandRefusal::Later) = result {
                 // Surely not executed here: its client sends it elsewhere, under another number.
                 self.line(at, Entry::Other, true)?;
                 continue;
             }
-            let hit = refusal.is_none() && position(*told) == at;
+            let hit = !matches!(result, Told::Refused(_)) && position(*told) == at;
+            if hit {
+                self.dump.effects.add(&command, result);
+            }
             let call = call_of(&command);
             match (value_of(&call), &call) {
                 // If it stands there under two numbers, the judge will say so.

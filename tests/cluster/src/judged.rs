@@ -1,10 +1,13 @@
 //! The end of a round: the history is put beside the nodes' logs, and both are judged.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use coppice_check::cli::{Checker, Line, judge};
+use coppice_check::event::{Event, Output, Return, Status};
 use coppice_check::history::History;
+use coppice_check::read::read;
 use coppice_check::write::write;
 use coppice_client::map::PartitionMap;
 
@@ -55,7 +58,13 @@ pub fn judge_round(
     figures.takeovers = gaps.after(&ended.kills);
     spans.iter().for_each(|span| *figures.faults.entry(span.kind).or_default() += 1);
     ended.figures = figures;
-    let loaded = History::load(&files).map_err(|wrong| wrong.to_string())?;
+    let mut loaded = History::load(&files).map_err(|wrong| wrong.to_string())?;
+    if let (true, Some(dump)) = (setup.resp, &dumped) {
+        std::fs::rename(&history, &raw)
+            .and_then(|()| complete(&raw, &history, dump.effects.answers(&loaded)))
+            .map_err(|error| format!("{}: {error}", history.display()))?;
+        loaded = History::load(&files).map_err(|wrong| wrong.to_string())?;
+    }
     let possible = |checker: &&Checker| **checker != Checker::Certificate || (dumped.is_some() && !setup.resp);
     let checkers: Vec<Checker> = setup.checkers.iter().filter(possible).copied().collect();
     let judgement = judge(&loaded, &checkers);
@@ -75,6 +84,36 @@ pub fn judge_round(
         ended.lines.push(compare_digests(dump, digests, &mut ended.wrong));
     }
     Ok(())
+}
+
+/// Writes a history with answers that the logs know, in place of those that do not say it all and behind all others.
+fn complete(from: &Path, to: &Path, mut answers: HashMap<u64, (Status, Output<'static>)>) -> io::Result<()> {
+    let mut out = io::BufWriter::with_capacity(1 << 20, std::fs::File::create(to)?);
+    let input = io::BufReader::with_capacity(1 << 20, std::fs::File::open(from)?);
+    let mut last = 0;
+    let copied = read(&from.display().to_string(), input, |event| {
+        let event = match event {
+            Event::Return(mut answer) => {
+                last = last.max(answer.at);
+                if let Some((status, output)) = answers.remove(&answer.id) {
+                    (answer.status, answer.output) = (status, output);
+                }
+                Event::Return(answer)
+            }
+            Event::Invoke(invoke) => {
+                last = last.max(invoke.at);
+                Event::Invoke(invoke)
+            }
+            other => other,
+        };
+        write(&mut out, &event).map_err(|error| error.to_string())
+    });
+    copied.map_err(|error| io::Error::other(error.to_string()))?;
+    for (id, (status, output)) in answers {
+        let answer = Return { id, at: last, status, output, positions: Vec::new(), ticket: None };
+        write(&mut out, &Event::Return(answer))?;
+    }
+    io::Write::flush(&mut out)
 }
 
 fn dump_to(

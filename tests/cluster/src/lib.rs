@@ -19,6 +19,7 @@ mod cuts;
 mod disk_faults;
 mod draw;
 mod dump;
+mod effects;
 mod fail;
 mod failpoints;
 pub mod fairness;

@@ -27,7 +27,10 @@ const PATIENCE: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(2),
 const ERROR_PAUSE: Duration = Duration::from_millis(20);
 
 /// Requests that are sent at once, at most.
-const PIPELINE_MAX: usize = 6;
+const PIPELINE_MAX: u32 = 6;
+
+/// Calls of all clients that are in flight, at most: as many as the search wants.
+const IN_FLIGHT_MAX: u32 = 64;
 
 /// Codes of errors that say that nothing was done.
 const SURE: [&str; 6] = ["NOQUORUM", "OVERLOADED", "OOM", "CROSSPARTITION", "EXECABORT", "LOADING"];
@@ -39,15 +42,18 @@ pub struct RespClients {
     pub addresses: Vec<SocketAddr>,
     /// What they count.
     pub counters: Counters,
+    /// Requests that one sends at once, at most.
+    pipeline_max: usize,
     /// By command: answered, refused, unknown.
     told: Mutex<BTreeMap<String, [u64; 3]>>,
     wrong: Mutex<Vec<String>>,
 }
 
 impl RespClients {
-    /// Nothing was asked yet.
-    pub fn new(addresses: Vec<SocketAddr>, counters: Counters) -> RespClients {
-        RespClients { addresses, counters, told: Mutex::default(), wrong: Mutex::default() }
+    /// Of so many clients of both kinds, which have asked nothing.
+    pub fn new(clients: u32, addresses: Vec<SocketAddr>, counters: Counters) -> RespClients {
+        let pipeline_max = (IN_FLIGHT_MAX / clients.max(1)).clamp(1, PIPELINE_MAX) as usize;
+        RespClients { addresses, counters, pipeline_max, told: Mutex::default(), wrong: Mutex::default() }
     }
 
     /// Answers that no command has.
@@ -150,7 +156,7 @@ impl RespClient {
             }
             let begun = Instant::now();
             let mut questions = vec![self.draw()];
-            while questions.len() < PIPELINE_MAX
+            while questions.len() < self.all.pipeline_max
                 && questions.last().is_some_and(Question::may_be_followed)
                 && self.random.chance(400)
             {
@@ -245,7 +251,8 @@ impl RespClient {
             Operation::Insert { key, value } if !is_mark(operation) && self.random.chance(300) => {
                 request([&b"SETNX"[..], key, value])
             }
-            Operation::Delete { key } if self.random.chance(600) => request([&b"DEL"[..], key]),
+            // Which one of several it was the logs do not say.
+            Operation::Delete { key } if self.random.chance(200) => request([&b"DEL"[..], key]),
             other => said_with_value(other),
         }
     }

@@ -90,7 +90,10 @@ fn whole(setup: &Setup) -> Result<RoundResult, String> {
     let each = Duration::from_secs_f64(f64::from(setup.clients) / f64::from(setup.rate.max(1)));
     let pause = if setup.rate == 0 { Duration::ZERO } else { each };
     let workload = Workload::new(recorder, space, setup.seed, pause);
-    let resp = own.as_ref().filter(|_| setup.resp).map(|own| Arc::new(RespClients::new(own.resp(setup), counters)));
+    let resp = own
+        .as_ref()
+        .filter(|_| setup.resp)
+        .map(|own| Arc::new(RespClients::new(setup.clients, own.resp(setup), counters)));
     let load = Load { runtime: &runtime, endpoints, config, workload: Arc::clone(&workload), resp: resp.clone() };
     let mut ended = RoundResult::default();
     let sampler = own.as_ref().map(|own| Sampler::start(own.nodes.pids(), own.directories.clone()));

@@ -237,6 +237,7 @@ const ORDERS: &[Order] = &[
         modules: &[
             "mark_mover",
             "cuts",
+            "effects",
             "dump",
             "failpoints",
             "harm",
