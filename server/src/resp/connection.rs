@@ -12,7 +12,7 @@ use coppice_client::channel::Channel;
 use coppice_client::command::{Command, Output};
 use coppice_client::error::{Error, Failure, Place, Reason, Result};
 use coppice_client::token::Token;
-use coppice_client::wire::COMPOUND_BYTES_MAX;
+use coppice_client::wire::REPLY_BYTES_MAX;
 use coppice_client::{Callback, Client, OpResult, Value};
 use coppice_core::access::Access;
 use coppice_core::cost::{Account, ClientBytes};
@@ -211,7 +211,7 @@ impl Connection {
                     let client = self.client.clone();
                     self.begin_reading(async move {
                         let keys = gets.iter().map(|get| get.key().to_vec());
-                        let values = client.get_many_within(keys, COMPOUND_BYTES_MAX).await;
+                        let values = client.get_many_within(keys, REPLY_BYTES_MAX / 2).await;
                         let results =
                             |values: Vec<_>| values.into_iter().map(|value| OpResult::Get { value }).collect();
                         Done::Answered(call, values.map(results).map(Output::Many))
