@@ -141,7 +141,7 @@ fn an_import_that_ends_early_keeps_its_position_and_goes_on_behind_it() {
     let path = file.display().to_string();
     expect(&cluster.run(&["import", &path, "--resume"]), 4, "", "there is nothing to resume");
     let said = cluster.run(&["import", &path]);
-    expect(&said, 1, "", "rows.csv: line 3002: it has 1 columns, and number 2 is wanted");
+    expect(&said, 1, "", "rows.csv: line 3002: it has 1 column, and number 2 is wanted");
     assert!(said.err.contains("rows.csv.position keeps how far it is") && said.err.contains("--resume"), "{said:?}");
     expect(&cluster.run(&["import", &path, "--resume"]), 1, "", "line 3002");
     // Another import of the file has loaded none of its rows.

@@ -48,12 +48,16 @@ impl<R: Read> CsvRows<R> {
 
     /// Reads the next record; `false` at the end.
     fn read(&mut self) -> Result<bool, RowError> {
-        let (mut bytes, mut ended) = (0, false);
+        let (mut bytes, mut ended, first_line) = (0, false, self.parser.line());
         self.count = 0;
         loop {
             if self.parsed == self.buffer.len() && !ended {
                 self.refill()?;
                 ended = self.buffer.is_empty();
+                if ended {
+                    // A line break ends the last record, or stands in a quote. The parser takes an end for the quote.
+                    self.buffer.push(b'\n');
+                }
             }
             let input = &self.buffer[self.parsed..];
             let (found, read, written, fields) =
@@ -61,6 +65,9 @@ impl<R: Read> CsvRows<R> {
             self.parsed += read;
             bytes += written;
             self.count += fields;
+            if ended && written > 0 {
+                return Err(RowError::line(first_line, "the file ends inside of a quote: it is cut off".to_owned()));
+            }
             let too_much = |what: String| RowError::line(self.parser.line(), what);
             match found {
                 ReadRecordResult::InputEmpty => {}
@@ -121,8 +128,8 @@ impl<R: Read> CsvRows<R> {
 
     fn field(&self, column: usize, line: u64) -> Result<Value, RowError> {
         let field = self.get(column).ok_or_else(|| {
-            let (has, wants) = (self.count, column + 1);
-            RowError::line(line, format!("it has {has} columns, and number {wants} is wanted"))
+            let (has, s, wants) = (self.count, if self.count == 1 { "" } else { "s" }, column + 1);
+            RowError::line(line, format!("it has {has} column{s}, and number {wants} is wanted"))
         })?;
         match self.coding {
             Coding::Plain => Ok(field.into()),
@@ -245,7 +252,23 @@ mod tests {
         assert_eq!(read(b"a;1\n", &swapped), pairs(&[("1", "a")]));
         assert_eq!(read(b"", &options), pairs(&[]));
         let error = read(b"key,value\na,1\nb\n", &options);
-        assert_eq!(error, Err("line 3: it has 1 columns, and number 2 is wanted".to_owned()));
+        assert_eq!(error, Err("line 3: it has 1 column, and number 2 is wanted".to_owned()));
+    }
+
+    #[test]
+    fn a_file_that_ends_inside_of_a_quote_is_cut_off() {
+        let options = TextOptions::default();
+        for (text, line) in
+            [("key,value\na,1\nb,\"x", 3), ("key,value\n\"b\n", 2), ("key,value\na,\"", 2), ("\"key", 1)]
+        {
+            let error = format!("line {line}: the file ends inside of a quote: it is cut off");
+            assert_eq!(read(text.as_bytes(), &options), Err(error), "{text}");
+        }
+        for (text, value) in
+            [("\"x\"", "x"), ("\"\"", ""), ("\"x\"\"\"", "x\""), ("x\"y", "x\"y"), ("x\r\n", "x"), ("", "")]
+        {
+            assert_eq!(read(format!("key,value\na,{text}").as_bytes(), &options), pairs(&[("a", value)]), "{text}");
+        }
     }
 
     #[test]
