@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use coppice_core::settings::units::show_time;
 use serde_json::{Map, Value, json};
 
 use super::args::{Format, Global};
@@ -135,7 +134,7 @@ impl Output<'_> {
             self.object(fields)?;
         } else {
             match left {
-                Some(Some(left)) => writeln!(self.data, "{}", show_time(left))?,
+                Some(Some(left)) => writeln!(self.data, "{}", time_left(left))?,
                 Some(None) => writeln!(self.data, "does not expire")?,
                 None => writeln!(self.notes, "not found: {}", self.style.coding.show(key))?,
             }
@@ -331,4 +330,12 @@ fn is_json(format: Format) -> bool {
 
 fn opening() -> Map<String, Value> {
     Map::from_iter([("v".to_owned(), 1.into())])
+}
+
+/// How long a key stays, for people: in whole seconds, its last one in milliseconds.
+pub(super) fn time_left(left: Duration) -> String {
+    match left.as_millis() {
+        left @ 0..1_000 => format!("{left} ms"),
+        left => format!("{} s", (left + 500) / 1_000),
+    }
 }

@@ -1,8 +1,10 @@
 //! What each verb prints in each format, on stdout and on stderr.
 
+use std::time::Duration;
+
 use super::args::Format;
 use super::golden;
-use super::output::{Output, ScanEnd, Style, WriteOutcome};
+use super::output::{Output, ScanEnd, Style, WriteOutcome, time_left};
 use crate::text::Coding;
 
 type Print = fn(&mut Output<'_>) -> std::io::Result<super::Exit>;
@@ -109,4 +111,13 @@ fn scans_print_pairs_and_say_how_many_and_as_of_when() {
             }),
         ],
     );
+}
+
+#[test]
+fn a_time_to_live_is_told_in_seconds() {
+    let told = [(0, "0 ms"), (999, "999 ms"), (1_000, "1 s"), (27_962, "28 s"), (86_399_981, "86400 s")];
+    for (milliseconds, text) in told {
+        assert_eq!(time_left(Duration::from_millis(milliseconds)), text);
+    }
+    assert_eq!(time_left(Duration::from_secs(9_223_372_036_854_775)), "9223372036854775 s");
 }
