@@ -272,7 +272,7 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             "denied",
             format!("denied: {why}"),
             "the user that this client acts for may not do that, or it showed none: --token-file FILE".to_owned(),
-            help(verb),
+            if why.contains("no token") { context.again(&["--token-file", "FILE"]) } else { help(verb) },
         ),
         Reason::NotInitialized => (
             Exit::Unavailable,
@@ -312,10 +312,15 @@ fn sure(reason: &Reason, place: &Place, context: &Context) -> Failure {
             context.again(&[]),
         ),
     };
+    let mut place = place.clone();
+    if let Reason::Denied(why) = reason {
+        // What is denied is said once.
+        place.nodes.iter_mut().filter(|node| node.error == *why).for_each(|node| node.error.clear());
+    }
     // What can never succeed is not sent.
     let place = match (exit, place.nodes.is_empty()) {
         (Exit::Usage, true) => "the command line".to_owned(),
-        _ => nodes_of(place, context),
+        _ => nodes_of(&place, context),
     };
     Failure { exit, code, what: format!("{verb}: {what}"), place, cause, next }
 }

@@ -16,6 +16,7 @@ use super::{golden, words};
 use crate::text::Coding;
 
 const BUSY: &str = "3000000 bytes do not fit the node: 1 MiB of limits.node_bytes = 4 MiB are free";
+const NOBODY: &str = "this cluster lets in users only, and no token and no client certificate came with the connection";
 const FULL: &str = "the node that leads has reached memory.limit = 64 MiB";
 const LARGE: &str = "a value of 2000000 bytes is above the limit of 1048576 (1 MiB)";
 
@@ -230,6 +231,8 @@ fn nodes_that_were_not_tried_are_not_called_silent() {
 #[test]
 fn errors_read_as_in_the_manual() {
     let mut text = String::new();
+    let mut denied = place();
+    denied.nodes.iter_mut().for_each(|node| node.error = NOBODY.to_owned());
     let cases = [
         ("put melon ripe", Reason::NoLeader, place()),
         ("get apple", Reason::Unreachable, Place::default()),
@@ -238,6 +241,7 @@ fn errors_read_as_in_the_manual() {
         ("put melon ripe", Reason::Full(FULL.to_owned()), place()),
         ("put melon ripe", Reason::TooLarge(LARGE.to_owned()), Place::default()),
         ("put melon ripe", Reason::Denied("user bob does not have role write for key melon".into()), place()),
+        ("get apple", Reason::Denied(NOBODY.to_owned()), denied),
         ("status", Reason::NotInitialized, Place::default()),
     ];
     for (line, reason, place) in cases {
