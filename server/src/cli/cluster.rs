@@ -161,7 +161,9 @@ pub async fn init(
                     writeln!(output.data, "{fields}")?;
                 }
                 Format::Table | Format::Raw => {
-                    writeln!(output.data, "{word}: cluster {cluster}, {nodes} nodes, {partitions} partitions")?;
+                    let nodes = if nodes == 1 { "1 node".to_owned() } else { format!("{nodes} nodes") };
+                    let s = if partitions == 1 { "" } else { "s" };
+                    writeln!(output.data, "{word}: cluster {cluster}, {nodes}, {partitions} partition{s}")?;
                 }
             }
             Ok(Ok(Exit::Done))
