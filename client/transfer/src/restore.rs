@@ -48,7 +48,8 @@ pub async fn restore(client: &Client, plan: &Plan, mut told: impl FnMut(Progress
     if !plan.resume {
         let mut there = client.range(range(&plan.prefix).limit(1)).await?;
         if let Some((key, _)) = there.next().await? {
-            return Err(Refusal::NotEmpty(Coding::Plain.show(key)).into());
+            let shown = if key.is_empty() { "the empty key".to_owned() } else { Coding::Plain.show(key) };
+            return Err(Refusal::NotEmpty(shown).into());
         }
     }
     load(client, plan, backup, &mut told).await?;

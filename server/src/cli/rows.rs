@@ -265,18 +265,19 @@ fn plan_of(cli: &Cli, args: &ImportArgs, inputs: &mut Inputs<'_>) -> Result<impo
 }
 
 fn ended_early(ended: &ImportError, context: &Context, args: &ImportArgs) -> Failure {
-    let again = ended.position.is_some().then(|| {
-        let mut line = vec!["coppice".to_owned()];
-        line.extend(context.line.iter().filter(|word| *word != "--resume").cloned());
-        line.push("--resume".to_owned());
-        words::join(line)
-    });
+    let line =
+        || ["coppice"].into_iter().chain(context.line.iter().map(String::as_str)).filter(|word| *word != "--resume");
+    let again = ended.position.is_some().then(|| words::join(line().chain(["--resume"])));
     let failure = transfer::failure(&ended.error, context, again.clone());
     let failure = match &ended.error {
         Error::Damaged { .. } => Failure {
             code: "input",
-            cause: format!("the file is damaged, or not of this format; the rows before it are loaded: {}", ended.rows),
-            next: again.unwrap_or_else(|| failure.next.clone()),
+            cause: format!(
+                "the file is damaged, or not of this format; the rows before it are loaded: {}. A file that is \
+                 mended is imported whole, without --resume",
+                ended.rows
+            ),
+            next: words::join(line()),
             ..failure
         },
         _ => failure,

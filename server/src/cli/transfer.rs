@@ -121,7 +121,7 @@ pub async fn back_up(cli: &Cli, context: &Context, args: &BackupArgs, output: &m
         Ok(done) => done,
         Err(error) => {
             // Without the directory there is nothing to go on with.
-            let resume = (storage::in_object_store(&directory) || directory.exists()).then(resumed);
+            let resume = (storage::in_object_store(&directory) || directory.is_dir()).then(resumed);
             return Ok(Err(failure(&error, context, resume)));
         }
     };
@@ -288,8 +288,14 @@ pub(super) fn failure(error: &Error, context: &Context, resume: Option<String>) 
     let help = || format!("coppice {} --help", context.verb);
     let (exit, code, place, cause, next) = match error {
         Error::Client(error) => return of_client(error, context, resume),
-        Error::Io { path, .. } => {
-            let cause = "the path is wrong, may not be used by this user, or its disk is full";
+        Error::Io { path, error } => {
+            let cause = match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    "its disk or quota is full: make room there"
+                }
+                io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => "a file is where a directory must be",
+                _ => "the path is wrong, may not be used by this user, or its disk fails",
+            };
             (Exit::Failed, "file", path.display().to_string(), cause, resume.unwrap_or_else(help))
         }
         Error::Damaged { path, .. } => {

@@ -135,7 +135,8 @@ impl<R: BufRead> Rows for JsonlRows<R> {
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let end = text.find(" at line ").unwrap_or(text.len());
-    format!("{} at column {}", &text[..end], error.column())
+    let begin = if error.is_data() { "" } else { "no json: " };
+    format!("{begin}{} at column {}", &text[..end], error.column())
 }
 
 /// Writes a row as a line.
@@ -180,7 +181,8 @@ mod tests {
         assert_eq!(wrong(br#"{"key":7,"value":"7"}"#), "line 1: `key` is a number; with --int it is one of 8 bytes");
         assert_eq!(wrong(b"{\"key\":\"a\"}\n"), "line 1: it has no `value`, `value_b64` or `value_hex`");
         assert_eq!(wrong(br#"{"key":"a","key_b64":"YQ==","value":""}"#), "line 1: it has `key` in two ways");
-        assert_eq!(wrong(b"{\"key\":\"a\",\"value\":\"1\"}\nx"), "line 2: expected value at column 1");
+        assert_eq!(wrong(b"{\"key\":\"a\",\"value\":\"1\"}\nx"), "line 2: no json: expected value at column 1");
+        assert_eq!(wrong(b"none"), "line 1: no json: expected ident at column 2");
     }
 
     proptest! {
