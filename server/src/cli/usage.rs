@@ -2,7 +2,7 @@
 
 use clap::CommandFactory;
 use clap::builder::StyledStr;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use coppice_usage::{Mistake, unknown_verb, verb_of};
 
 use super::args::Cli;
@@ -38,7 +38,20 @@ fn mistake(error: &clap::Error, line: &[String]) -> Failure {
         return Failure::usage(format!("there is no verb `{word}`"), cause, format!("coppice {verb} --help"));
     }
     let Mistake { what, cause, next } = Mistake::of(error, &program, line);
-    Failure::usage(what, cause, next)
+    let failure = Failure::usage(what, cause, next);
+    let place = variable_of(error, &program, line).unwrap_or_else(|| failure.place.clone());
+    Failure { place, ..failure }
+}
+
+/// The variable that the wrong value of a flag comes from, if the line does not have the flag.
+fn variable_of(error: &clap::Error, program: &clap::Command, line: &[String]) -> Option<String> {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
+    let flag = flag.split(' ').next()?;
+    let given =
+        line.iter().any(|word| word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')));
+    let is_meant = |arg: &&clap::Arg| arg.get_long() == flag.strip_prefix("--");
+    let variable = program.get_arguments().find(is_meant)?.get_env()?.to_str()?;
+    (!given).then(|| format!("the environment variable {variable}"))
 }
 
 /// Words that other programs have for what a verb does here, the verb, and what is said of it.
@@ -126,6 +139,15 @@ mod tests {
             let help = Cli::try_parse_from(&next).expect_err("help is told as an error");
             assert_eq!(help.kind(), ErrorKind::DisplayHelp, "{}", failure.next);
         }
+    }
+
+    #[test]
+    fn a_wrong_value_of_the_environment_names_its_variable() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let line = words("coppice get a --token-file /none");
+        let error = Cli::try_parse_from(&line).expect_err("no such file");
+        assert_eq!(mistake(&error, &line).place, "the command line");
+        assert_eq!(mistake(&error, &words("coppice get a")).place, "the environment variable COPPICE_TOKEN_FILE");
     }
 
     #[test]
