@@ -87,7 +87,9 @@ async fn demo(args: &DemoArgs) -> io::Result<Result<Exit, Failure>> {
         Ok(formed) => formed,
         Err(failure) => {
             clear_up(nodes, &home).await;
-            return Ok(Err(failure));
+            // No node is left to ask for its status, and a temporary directory takes the logs with it.
+            let kept = if home.temporary { "DIR".into() } else { home.path.to_string_lossy() };
+            return Ok(Err(Failure { next: format!("coppice demo --data-dir {kept}"), ..failure }));
         }
     };
     let admin_ports = (1..=nodes.count()).map(|number| format!("127.0.0.1:{}", nodes.ports(number).admin));
