@@ -177,7 +177,7 @@ impl Manifest {
     /// Reads it from its lines; `path` is what errors name.
     ///
     /// # Errors
-    /// As [`Manifest::read`].
+    /// They are damaged, or of a version that is not known.
     pub fn parse(path: &Path, input: &mut impl BufRead) -> Result<Manifest> {
         let mut crc = 0;
         let mut offset = 0;
