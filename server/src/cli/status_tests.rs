@@ -123,7 +123,11 @@ fn one_node_alone_is_healthy_and_says_what_it_survives() {
 fn an_election_and_a_late_replica_are_degraded() {
     let mut status = cluster(&[]);
     status.partitions[1].leader = None;
-    assert_eq!(sentence(&status), "degraded: survives the loss of 1 more node until p1 has a leader");
+    assert_eq!(sentence(&status), "degraded: survives the loss of 1 more node; no leader for p1 yet");
+    status.nodes[2].up = false;
+    status.partitions[2].leader = None;
+    let wanted = "degraded: survives the loss of 1 more node until n3 is back; no leader for p1, p2 yet";
+    assert_eq!(sentence(&status), wanted);
     let mut status = cluster(&[]);
     status.partitions[2].replicas[0].lag_ms = 60_000;
     assert_eq!(sentence(&status), "degraded: survives the loss of 1 more node until the replicas of p2 have caught up");

@@ -152,14 +152,16 @@ fn full(status: &Status) -> Option<String> {
 
 /// What a degraded cluster waits for.
 fn missing(status: &Status) -> String {
+    let leaderless = list(status.partitions.iter().filter(|partition| partition.leader.is_none()));
+    // An election takes a moment; until then nothing of these is served.
+    let leaderless = if leaderless.is_empty() { leaderless } else { format!("; no leader for {leaderless} yet") };
     let down: Vec<String> = status.nodes.iter().filter(|node| !node.up).map(|node| node.id.to_string()).collect();
     if !down.is_empty() {
         let verb = if down.len() == 1 { "is" } else { "are" };
-        return format!(" until {} {verb} back", down.join(" and "));
+        return format!(" until {} {verb} back{leaderless}", down.join(" and "));
     }
-    let leaderless = list(status.partitions.iter().filter(|partition| partition.leader.is_none()));
     if !leaderless.is_empty() {
-        return format!(" until {leaderless} has a leader");
+        return leaderless;
     }
     let replicas = status.partitions.iter().flat_map(|partition| &partition.replicas);
     let late: BTreeSet<NodeId> = replicas.filter(|replica| !is_near(replica)).map(|replica| replica.node).collect();
