@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::seats::{Done, Seat};
+use super::registry::{Done, Registration};
 use super::{Thread, unix_now};
 use crate::metrics::Queue;
 use crate::shared::{PartialFrame, STRANGER_WAITS};
@@ -50,7 +50,7 @@ struct Connection {
     channel: Channel,
     resp: RespConnection,
     id: u64,
-    seat: Rc<Seat>,
+    registration: Rc<Registration>,
     client: Client,
     token: Option<Token>,
     access: Arc<Access>,
@@ -78,9 +78,9 @@ impl Connection {
     fn new(thread: Rc<Thread>, channel: Channel) -> Connection {
         let node = &thread.node;
         let id = node.next_connection();
-        let seat = thread.seats.open(id);
+        let registration = thread.registry.open(id);
         let callback: Callback = {
-            let inbox = Arc::clone(&seat.inbox);
+            let inbox = Arc::clone(&registration.inbox);
             Arc::new(move |call, outcome| inbox.push(Done::Answered(call, outcome.map(|answer| answer.output))))
         };
         let limits = &node.shared.config.limits;
@@ -101,7 +101,7 @@ impl Connection {
             channel,
             resp,
             id,
-            seat,
+            registration,
             client,
             token: None,
             access,
@@ -121,7 +121,7 @@ impl Connection {
         let shared = Arc::clone(&self.thread.node.shared);
         let (mut charge, mut arriving) = (self.account.charge(0), PartialFrame::new(Arc::clone(&shared)));
         loop {
-            if !self.follow() || self.seat.must_go.get() {
+            if !self.follow() || self.registration.must_go.get() {
                 return Ok(());
             }
             if self.turn() {
@@ -145,15 +145,15 @@ impl Connection {
                 tokio::task::yield_now().await;
                 continue;
             }
-            self.seat.is_let_in.set(self.resp.is_let_in());
-            self.seat.idle_since.set((is_idle && self.resp.bytes() == 0).then_some(self.heard));
+            self.registration.is_let_in.set(self.resp.is_let_in());
+            self.registration.idle_since.set((is_idle && self.resp.bytes() == 0).then_some(self.heard));
             let unsent = !self.resp.output().is_empty() || self.channel.is_unsent();
             let waits = arriving.must_wait() || self.account.room() == 0;
             let reads = self.resp.wants_input() && !self.has_ended && !stops && !waits;
             let stalled_until = self.stalled_since.map(|since| since + shared.config.limits.stalled_reader);
             let deadline = stalled_until.or_else(|| (!self.resp.is_let_in()).then_some(stranger_until));
             tokio::select! {
-                () = self.seat.inbox.bell.notified() => {}
+                () = self.registration.inbox.bell.notified() => {}
                 readable = self.channel.readable(), if reads => {
                     readable?;
                     self.read()?;
@@ -186,7 +186,7 @@ impl Connection {
 
     /// One turn of the connection. Returns whether it was shown wrong credentials.
     fn turn(&mut self) -> bool {
-        let (done, mut effects) = (self.seat.inbox.take(), Vec::new());
+        let (done, mut effects) = (self.registration.inbox.take(), Vec::new());
         let room = usize::try_from(self.account.room()).unwrap_or(usize::MAX);
         let Connection { thread, resp, access, input, .. } = self;
         thread.node.with_context(access, room, |context| {
@@ -219,7 +219,7 @@ impl Connection {
                 }
                 Effect::Ask(ask) => {
                     if let Err(error) = self.client.submit(ask.command, &self.callback, ask.call) {
-                        self.seat.inbox.push(Done::Answered(ask.call, Err(error)));
+                        self.registration.inbox.push(Done::Answered(ask.call, Err(error)));
                     }
                 }
                 Effect::Range { call, range, pattern } => {
@@ -247,7 +247,7 @@ impl Connection {
     }
 
     fn begin_reading(&mut self, reading: impl Future<Output = Done> + 'static) {
-        let inbox = Arc::clone(&self.seat.inbox);
+        let inbox = Arc::clone(&self.registration.inbox);
         let reading: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move { inbox.push(reading.await) });
         self.readings.spawn_local(reading);
     }

@@ -39,7 +39,7 @@ impl Drop for Place {
 
 /// Until the node stops.
 pub async fn serve(node: Arc<Node>, listener: TcpListener, mut stopped: watch::Receiver<bool>) {
-    let thread = Rc::new(Thread { node: Arc::clone(&node), clients: Default::default(), seats: Default::default() });
+    let thread = Rc::new(Thread { node: Arc::clone(&node), clients: Default::default(), registry: Default::default() });
     let mut users = node.shared.cluster.access_changes();
     let mut connections = JoinSet::new();
     let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
@@ -48,14 +48,14 @@ pub async fn serve(node: Arc<Node>, listener: TcpListener, mut stopped: watch::R
             _ = stopped.changed() => break,
             // A user may be gone whose connections hear of nothing else.
             _ = users.changed() => {
-                thread.seats.wake_all();
+                thread.registry.wake_all();
                 continue;
             }
             _ = connections.join_next(), if !connections.is_empty() => continue,
             accepted = crate::net::accept(&listener, node.shared.config.keepalive) => accepted,
         };
         let Some((stream, _)) = accepted else { continue };
-        if is_full(&node) && !thread.seats.make_way() {
+        if is_full(&node) && !thread.registry.make_way() {
             node.shared.metrics.worker(0).rejected(Queue::Connections);
             say(stream, b"-ERR max number of clients reached (limits.connections)\r\n").await;
             continue;

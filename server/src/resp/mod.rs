@@ -5,7 +5,7 @@
 mod clients;
 mod connection;
 mod listen;
-mod seats;
+mod registry;
 
 use std::net::TcpListener as StdTcpListener;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use tokio::runtime::LocalOptions;
 use tokio::sync::watch;
 
 use clients::Clients;
-use seats::Seats;
+use registry::Registry;
 
 use crate::shared::Shared;
 
@@ -32,7 +32,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 struct Thread {
     node: Arc<Node>,
     clients: Clients,
-    seats: Seats,
+    registry: Registry,
 }
 
 /// What the threads of the port share.
@@ -119,7 +119,7 @@ impl Drop for Server {
 impl Thread {
     /// A connection has ended.
     fn leave(&self, id: u64) {
-        self.seats.close(id);
+        self.registry.close(id);
         self.node.view.clients().remove(&id);
     }
 }

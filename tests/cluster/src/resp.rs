@@ -21,7 +21,7 @@ use super::draw::{Draw, Drawer, call_of};
 use super::workload::{Workload, learn, moved_by};
 
 /// How long a client waits for an answer: most give up before the node does, some hear what the node says then.
-const PATIENCE: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(2), Duration::from_secs(8)];
+const TIMEOUTS: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(2), Duration::from_secs(8)];
 
 /// Pause behind an error, before another node is asked.
 const ERROR_PAUSE: Duration = Duration::from_millis(20);
@@ -178,9 +178,9 @@ impl RespClient {
 
     fn is_connected(&mut self) -> bool {
         if self.connection.is_none() {
-            let patience = PATIENCE[self.random.below(PATIENCE.len())];
+            let timeout = TIMEOUTS[self.random.below(TIMEOUTS.len())];
             let address = self.all.addresses[self.at % self.all.addresses.len()];
-            self.connection = Client::connect(address, patience).ok();
+            self.connection = Client::connect(address, timeout).ok();
             self.at += usize::from(self.connection.is_none());
         }
         self.connection.is_some()

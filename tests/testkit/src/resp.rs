@@ -33,15 +33,15 @@ pub fn request<W: AsRef<[u8]>>(words: impl IntoIterator<Item = W>) -> Request {
 pub struct Client(BufReader<TcpStream>);
 
 impl Client {
-    /// Connects; no read and no write of a socket takes longer than `patience`.
+    /// Connects; no read and no write of a socket takes longer than `timeout`.
     ///
     /// # Errors
     /// Nobody listens.
-    pub fn connect(address: SocketAddr, patience: Duration) -> io::Result<Client> {
-        let stream = TcpStream::connect_timeout(&address, patience)?;
+    pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Client> {
+        let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
         Ok(Client(BufReader::new(stream)))
     }
 

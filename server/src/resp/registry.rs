@@ -49,7 +49,7 @@ impl Inbox {
 
 /// One connection.
 #[derive(Default)]
-pub struct Seat {
+pub struct Registration {
     /// Shared with the threads that answer it.
     pub inbox: Arc<Inbox>,
     /// Whether it acts for somebody.
@@ -62,14 +62,14 @@ pub struct Seat {
 
 /// All of them, by their number.
 #[derive(Default)]
-pub struct Seats(RefCell<BTreeMap<u64, Rc<Seat>>>);
+pub struct Registry(RefCell<BTreeMap<u64, Rc<Registration>>>);
 
-impl Seats {
+impl Registry {
     /// For a new connection.
-    pub fn open(&self, id: u64) -> Rc<Seat> {
-        let seat = Rc::<Seat>::default();
-        self.0.borrow_mut().insert(id, Rc::clone(&seat));
-        seat
+    pub fn open(&self, id: u64) -> Rc<Registration> {
+        let registration = Rc::<Registration>::default();
+        self.0.borrow_mut().insert(id, Rc::clone(&registration));
+        registration
     }
 
     /// A connection has ended.
@@ -79,21 +79,21 @@ impl Seats {
 
     /// Has each of them look around.
     pub fn wake_all(&self) {
-        self.0.borrow().values().for_each(|seat| seat.inbox.bell.notify_one());
+        self.0.borrow().values().for_each(|registration| registration.inbox.bell.notify_one());
     }
 
     /// Closes some that were silent longest, as at the native port. `false`: something is under way on each.
     pub fn make_way(&self) -> bool {
-        let seats = self.0.borrow();
-        let strangers = seats.values().filter(|seat| !seat.is_let_in.get()).count();
-        let candidate = |(&id, seat): (&u64, &Rc<Seat>)| {
-            let heard = seat.idle_since.get().filter(|_| !seat.must_go.get())?;
-            Some(Candidate { id, greeted: seat.is_let_in.get(), heard })
+        let registry = self.0.borrow();
+        let strangers = registry.values().filter(|registration| !registration.is_let_in.get()).count();
+        let candidate = |(&id, registration): (&u64, &Rc<Registration>)| {
+            let heard = registration.idle_since.get().filter(|_| !registration.must_go.get())?;
+            Some(Candidate { id, greeted: registration.is_let_in.get(), heard })
         };
-        let going = eviction::give_way((seats.len(), strangers), seats.iter().filter_map(candidate).collect());
-        for seat in going.iter().filter_map(|id| seats.get(id)) {
-            seat.must_go.set(true);
-            seat.inbox.bell.notify_one();
+        let going = eviction::give_way((registry.len(), strangers), registry.iter().filter_map(candidate).collect());
+        for registration in going.iter().filter_map(|id| registry.get(id)) {
+            registration.must_go.set(true);
+            registration.inbox.bell.notify_one();
         }
         !going.is_empty()
     }
