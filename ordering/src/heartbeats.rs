@@ -24,6 +24,8 @@ pub(crate) struct Heartbeats {
     pub next_at: Time,
     /// No round for reads before this.
     pub reads_at: Time,
+    /// Since when the newest round, begun for reads, waits for the few that were asked.
+    pub few_since: Option<Time>,
     /// Rounds in a row that found nothing to do.
     quiet_rounds: u32,
     /// The group is quiescent: the others were told that the next round comes within this.

@@ -2,6 +2,7 @@
 //!
 //! Here is its state, and the one decision of Phase 1: which value each instance gets. The composition does the rest.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use crate::quorum::{Quorum, VoteSet};
 use crate::reads::Confirmations;
 use crate::retransmission::Retransmission;
 use crate::window::Window;
+
+/// So long a round for reads waits for as few voters as a quorum needs; then everybody is asked.
+const FEW_ANSWER_WITHIN: Duration = Duration::from_millis(2);
 
 /// Phase 1 under way, for all instances from `from` on, under the configuration decided at `configured_at`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -242,6 +246,19 @@ impl Proposer {
             if id == me { self.heartbeats.newest } else { self.peer(id).map_or(HeartbeatRound(0), |peer| peer.acked) }
         };
         quorum.reached(acked).unwrap_or_default()
+    }
+
+    /// As many voters as are a quorum with `me`: those that acknowledged the newest rounds, of these the nearest.
+    pub fn quickest_quorum(&self, quorum: &Quorum, me: ReplicaId) -> impl Iterator<Item = ReplicaId> + use<> {
+        let mut voters: Vec<&Peer> = self.peers.iter().filter(|peer| quorum.position(peer.id).is_some()).collect();
+        voters.sort_by_key(|peer| (Reverse(peer.acked), peer.nearest.shortest().unwrap_or(Duration::MAX)));
+        voters.truncate(quorum.majority() - usize::from(quorum.position(me).is_some()));
+        voters.into_iter().map(|peer| peer.id).collect::<Vec<_>>().into_iter()
+    }
+
+    /// When a round is begun to everybody, since the few that were asked for reads have not answered.
+    pub fn everybody_at(&self) -> Option<Time> {
+        self.heartbeats.few_since.filter(|_| !self.confirmations.is_empty()).map(|since| since + FEW_ANSWER_WITHIN)
     }
 
     /// Until when a quorum has promised to elect nobody else. The leader itself elects nobody while it leads.

@@ -14,7 +14,7 @@ use crate::step::Effect;
 pub(super) const CONFIRM_INTERVAL: Duration = Duration::from_micros(200);
 
 impl Paxos {
-    /// Begins a heartbeat round: to everybody, or to the voters only when it is for reads.
+    /// Begins a heartbeat round: to everybody, or for reads to as many voters as a quorum needs.
     pub(super) fn begin_round(&mut self, everybody: bool, effects: &mut Vec<Effect>) {
         let held_upto = self.note_held();
         let quiesce = if everybody { self.note_quiescence() } else { Duration::ZERO };
@@ -25,11 +25,13 @@ impl Paxos {
         let (decided_upto, released) = (self.learner.decided_upto, self.released);
         let lease = if proposer.lease_void { Duration::ZERO } else { self.settings.lease_wanted() };
         let message = Heartbeat { ballot: proposer.ballot, round, decided_upto, held_upto, released, lease, quiesce };
-        let quorum = &self.learner.quorum;
-        for peer in proposer.peers.iter().filter(|peer| everybody || quorum.position(peer.id).is_some()) {
-            effects.push(Effect::Send { to: peer.id, message: Message::Heartbeat(message.clone()) });
-        }
-        if everybody {
+        let send = |to| Effect::Send { to, message: Message::Heartbeat(message.clone()) };
+        if !everybody {
+            effects.extend(proposer.quickest_quorum(&self.learner.quorum, self.id).map(send));
+            proposer.heartbeats.few_since.get_or_insert(self.now);
+        } else {
+            effects.extend(proposer.peers.iter().map(|peer| send(peer.id)));
+            proposer.heartbeats.few_since = None;
             // Quiescent groups send heartbeats together: a node wakes once for all of them.
             let soon = self.now + self.settings.heartbeat_interval;
             proposer.heartbeats.next_at = if quiesce.is_zero() { soon } else { self.now.next_multiple(quiesce) };
@@ -179,7 +181,10 @@ impl Paxos {
         }
         let proposed = proposer.window.next().previous();
         let idle = acked >= proposer.heartbeats.newest;
-        if proposer.confirmations.wants_round(proposer.heartbeats.newest, proposed)
+        proposer.heartbeats.few_since.take_if(|_| idle);
+        if proposer.everybody_at().is_some_and(|at| at <= now) {
+            self.begin_round(true, effects);
+        } else if proposer.confirmations.wants_round(proposer.heartbeats.newest, proposed)
             && (idle || proposer.heartbeats.reads_at <= now)
         {
             self.begin_round(false, effects);

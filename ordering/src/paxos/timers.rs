@@ -31,6 +31,7 @@ impl Paxos {
             let proposed = proposer.window.next().previous();
             at(Some(proposer.heartbeats.reads_at)
                 .filter(|_| proposer.confirmations.wants_round(proposer.heartbeats.newest, proposed)));
+            at(proposer.everybody_at());
             // One that is due and still here waits for the window, not for time.
             at(proposer.batcher.due_at(&self.settings).filter(|due| *due > self.now));
         }
