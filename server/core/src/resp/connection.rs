@@ -163,6 +163,8 @@ enum Exclusive {
 pub struct RespConnection {
     limits: Limits,
     parser: Parser,
+    /// What the last request named: the next one names it again, as a rule.
+    named: Option<&'static Command>,
     identity: Identity,
     protocol: Protocol,
     transaction: Transaction,
@@ -186,6 +188,7 @@ impl RespConnection {
         RespConnection {
             limits,
             parser: Parser::default(),
+            named: None,
             identity,
             protocol: Protocol::Resp2,
             transaction: Transaction::default(),
@@ -318,9 +321,11 @@ impl RespConnection {
     }
 
     fn request(&mut self, strings: Vec<Bytes>, context: &mut Context<'_>, effects: &mut Vec<Effect>) {
-        let Some(command) = commands::find(&strings[0]) else {
+        let again = self.named.filter(|command| strings[0].eq_ignore_ascii_case(command.name.as_bytes()));
+        let Some(command) = again.or_else(|| commands::find(&strings[0])) else {
             return self.refuse(commands::refusal(&strings[0]));
         };
+        self.named = Some(command);
         if !command.takes(strings.len()) {
             let name = command.name.to_ascii_lowercase();
             return self.refuse(Reply::err(format_args!("wrong number of arguments for '{name}' command")));
