@@ -258,7 +258,10 @@ impl Channel {
     /// `WouldBlock` if the socket takes nothing, else the system's.
     pub fn write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Channel::Plain(stream) => stream.try_write_vectored(slices),
+            Channel::Plain(stream) => match slices {
+                [one] => stream.try_write(one),
+                _ => stream.try_write_vectored(slices),
+            },
             Channel::Secured(secured) => secured.write_vectored(slices),
         }
     }

@@ -186,6 +186,7 @@ impl Connection {
 
     /// One turn of the connection. Returns whether it was shown wrong credentials.
     fn turn(&mut self) -> bool {
+        self.thread.idle.end_turn();
         let (done, mut effects) = (self.registration.inbox.take(), Vec::new());
         let room = usize::try_from(self.account.room()).unwrap_or(usize::MAX);
         let Connection { thread, resp, access, input, .. } = self;

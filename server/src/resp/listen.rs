@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::idle::{self, Idle};
 use super::{Node, STOP_TIMEOUT, Thread, connection};
 use crate::metrics::Queue;
 
@@ -39,7 +40,10 @@ impl Drop for Place {
 
 /// Until the node stops.
 pub async fn serve(node: Arc<Node>, listener: TcpListener, mut stopped: watch::Receiver<bool>) {
-    let thread = Rc::new(Thread { node: Arc::clone(&node), clients: Default::default(), registry: Default::default() });
+    let idle = Idle::new(node.shared.config.busy_poll);
+    let (clients, registry) = (Default::default(), Default::default());
+    let thread = Rc::new(Thread { node: Arc::clone(&node), clients, registry, idle });
+    let looking = tokio::task::spawn_local(idle::poll(Rc::clone(&thread)));
     let mut users = node.shared.cluster.access_changes();
     let mut connections = JoinSet::new();
     let mut handshakes: VecDeque<AbortHandle> = VecDeque::new();
@@ -84,6 +88,7 @@ pub async fn serve(node: Arc<Node>, listener: TcpListener, mut stopped: watch::R
             }
         });
     }
+    looking.abort();
     // What is under way is answered, and no request is read any more.
     _ = tokio::time::timeout(STOP_TIMEOUT, async { while connections.join_next().await.is_some() {} }).await;
 }

@@ -4,6 +4,7 @@
 
 mod clients;
 mod connection;
+mod idle;
 mod listen;
 mod registry;
 
@@ -21,6 +22,7 @@ use tokio::runtime::LocalOptions;
 use tokio::sync::watch;
 
 use clients::Clients;
+use idle::Idle;
 use registry::Registry;
 
 use crate::shared::Shared;
@@ -33,6 +35,7 @@ struct Thread {
     node: Arc<Node>,
     clients: Clients,
     registry: Registry,
+    idle: Idle,
 }
 
 /// What the threads of the port share.
