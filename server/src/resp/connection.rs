@@ -130,7 +130,7 @@ impl Connection {
             }
             self.write()?;
             charge.resize(self.resp.bytes());
-            arriving.set(self.input.len() + self.resp.arrived_bytes());
+            arriving.set(self.input.len());
             if self.account.is_overdrawn() {
                 // Nobody reads its answers, and others need the room.
                 shared.metrics.worker(0).rejected(Queue::NodeBytes);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use coppice_client::Value;
 use coppice_client::command::Output;
 use coppice_client::error::Result;
@@ -25,6 +25,9 @@ use crate::access::Access;
 
 /// Requests that one step begins, so that other connections of the thread have their turn.
 const REQUESTS_PER_STEP: usize = 512;
+
+/// Requests of so many strings need no allocation for where they stand.
+const STRINGS_FEW: usize = 8;
 
 /// What the connections of a node share, on all its threads.
 #[derive(Debug)]
@@ -171,7 +174,7 @@ pub struct RespConnection {
     pipeline: Pipeline,
     exclusive: Option<(u64, Exclusive)>,
     /// A request that waits until those before it are answered.
-    held: Option<Vec<Bytes>>,
+    held: Option<Vec<Vec<u8>>>,
     output: BytesMut,
     is_closing: bool,
     /// More requests may be here: the step ended before they did.
@@ -251,11 +254,6 @@ impl RespConnection {
         self.pipeline.bytes() + self.output.len() + self.transaction.bytes()
     }
 
-    /// Bytes that it holds of the request that arrives.
-    pub fn arrived_bytes(&self) -> usize {
-        self.parser.bytes()
-    }
-
     /// Bytes that the next string needs beyond those here.
     pub fn needs(&self, buffered: usize) -> usize {
         self.parser.wants(buffered)
@@ -293,7 +291,7 @@ impl RespConnection {
 
     fn receive(&mut self, bytes: &mut BytesMut, context: &mut Context<'_>, effects: &mut Vec<Effect>) {
         if let Some(held) = self.held.take() {
-            self.request(held, context, effects);
+            self.words(&held, context, effects);
         }
         self.is_cut = false;
         for _ in 0..REQUESTS_PER_STEP {
@@ -303,7 +301,22 @@ impl RespConnection {
             }
             self.parser.is_stranger = !self.identity.is_let_in();
             match self.parser.next(bytes) {
-                Ok(Parsed::Request(strings)) => self.request(strings, context, effects),
+                Ok(Parsed::Request(length)) => {
+                    let spans = self.parser.take_spans();
+                    let (mut few, many): (_, Vec<&[u8]>);
+                    let strings = if spans.len() <= STRINGS_FEW {
+                        few = [&bytes[..0]; STRINGS_FEW];
+                        few.iter_mut().zip(&spans).for_each(|(string, span)| *string = &bytes[span.clone()]);
+                        &few[..spans.len()]
+                    } else {
+                        many = spans.iter().map(|span| &bytes[span.clone()]).collect();
+                        &many
+                    };
+                    self.request(strings, context, effects);
+                    self.parser.give_back(spans);
+                    bytes.advance(length);
+                }
+                Ok(Parsed::Words(words)) => self.words(&words, context, effects),
                 Ok(Parsed::TooLarge(text)) => {
                     self.transaction.refuse();
                     self.pipeline.reply(Reply::err(format_args!("too large: {text}")));
@@ -320,10 +333,15 @@ impl RespConnection {
         self.is_cut = !bytes.is_empty();
     }
 
-    fn request(&mut self, strings: Vec<Bytes>, context: &mut Context<'_>, effects: &mut Vec<Effect>) {
+    fn words(&mut self, words: &[Vec<u8>], context: &mut Context<'_>, effects: &mut Vec<Effect>) {
+        let strings: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        self.request(&strings, context, effects);
+    }
+
+    fn request(&mut self, strings: &[&[u8]], context: &mut Context<'_>, effects: &mut Vec<Effect>) {
         let again = self.named.filter(|command| strings[0].eq_ignore_ascii_case(command.name.as_bytes()));
-        let Some(command) = again.or_else(|| commands::find(&strings[0])) else {
-            return self.refuse(commands::refusal(&strings[0]));
+        let Some(command) = again.or_else(|| commands::find(strings[0])) else {
+            return self.refuse(commands::refusal(strings[0]));
         };
         self.named = Some(command);
         if !command.takes(strings.len()) {
@@ -341,7 +359,7 @@ impl RespConnection {
                 self.refuse(Reply::Error(format!("LOADING this node starts: {text}")));
             }
             (Kind::Data(plan), _) => {
-                let mut arguments = Arguments { strings: &strings, now: context.now, cursors: &context.node.cursors };
+                let mut arguments = Arguments { strings, now: context.now, cursors: &context.node.cursors };
                 let planned = plan(&mut arguments);
                 if self.transaction.is_open() {
                     let reply = self.transaction.queue(command.name, planned);
@@ -354,18 +372,23 @@ impl RespConnection {
         }
     }
 
+    /// Keeps a request until those before it are answered.
+    fn hold(&mut self, strings: &[&[u8]]) {
+        self.held = Some(strings.iter().map(|string| string.to_vec()).collect());
+    }
+
     /// What is wrong with a request breaks the transaction that it stands in.
     fn refuse(&mut self, error: Reply) {
         self.transaction.refuse();
         self.pipeline.reply(error);
     }
 
-    fn begin(&mut self, planned: std::result::Result<Planned, Reply>, strings: Vec<Bytes>, effects: &mut Vec<Effect>) {
+    fn begin(&mut self, planned: std::result::Result<Planned, Reply>, strings: &[&[u8]], effects: &mut Vec<Effect>) {
         match planned {
             Ok(Planned::Reply(reply)) | Err(reply) => self.pipeline.reply(reply),
             Ok(Planned::Work(work)) => self.pipeline.push(work),
             // It sees all that was asked before it, and nothing that comes after it.
-            Ok(Planned::Range(_)) if !self.pipeline.is_empty() => self.held = Some(strings),
+            Ok(Planned::Range(_)) if !self.pipeline.is_empty() => self.hold(strings),
             Ok(Planned::Range(plan)) => self.ask_range(plan, effects),
         }
     }
@@ -376,7 +399,7 @@ impl RespConnection {
         self.exclusive = Some((call, Exclusive::Range(plan)));
     }
 
-    fn transaction(&mut self, which: In, strings: Vec<Bytes>, effects: &mut Vec<Effect>) {
+    fn transaction(&mut self, which: In, strings: &[&[u8]], effects: &mut Vec<Effect>) {
         let reply = match which {
             In::Multi => self.transaction.begin(),
             In::Discard => self.transaction.discard(),
@@ -392,10 +415,10 @@ impl RespConnection {
                 return self.begin(planned, strings, effects);
             }
             In::Watch if !self.pipeline.is_empty() => {
-                self.held = Some(strings);
+                self.hold(strings);
                 return;
             }
-            In::Watch => match self.transaction.watch(strings[1..].iter().map(|key| Value::from(&key[..])).collect()) {
+            In::Watch => match self.transaction.watch(strings[1..].iter().map(|key| Value::from(*key)).collect()) {
                 Ok(work) => {
                     let call = self.pipeline.draw_call();
                     effects.push(Effect::Ask(Ask { call, command: work.clone().command(), gets_anywhere: false }));
@@ -412,7 +435,7 @@ impl RespConnection {
         &mut self,
         command: &Command,
         which: Connection,
-        strings: Vec<Bytes>,
+        strings: &[&[u8]],
         context: &mut Context<'_>,
         effects: &mut Vec<Effect>,
     ) {
@@ -420,7 +443,7 @@ impl RespConnection {
         // These change how what follows is answered, or as whom it is asked.
         let changes = matches!(which, C::Auth | C::Hello | C::Reset | C::Quit);
         if changes && !self.pipeline.is_empty() {
-            self.held = Some(strings);
+            self.hold(strings);
             return;
         }
         let in_transaction = self.transaction.is_open();
@@ -439,12 +462,12 @@ impl RespConnection {
                 self.identity.reset(context, effects);
                 return self.pipeline.reply(Reply::Simple("RESET"));
             }
-            C::Auth if strings.len() == 2 => self.identity.authenticate((None, &strings[1]), context, effects),
+            C::Auth if strings.len() == 2 => self.identity.authenticate((None, strings[1]), context, effects),
             C::Auth if strings.len() == 3 => {
-                self.identity.authenticate((Some(&strings[1]), &strings[2]), context, effects)
+                self.identity.authenticate((Some(strings[1]), strings[2]), context, effects)
             }
             C::Auth => super::plan::syntax_error(),
-            C::Hello => match self.identity.hello(&strings, context, effects) {
+            C::Hello => match self.identity.hello(strings, context, effects) {
                 Ok(protocol) => {
                     self.protocol = protocol;
                     server::hello(protocol, self.identity.id)
@@ -453,15 +476,15 @@ impl RespConnection {
             },
             C::Ping if strings.len() > 2 => Reply::err("wrong number of arguments for 'ping' command"),
             C::Ping => strings.get(1).map_or(Reply::Simple("PONG"), Reply::bulk),
-            C::Echo => Reply::bulk(&strings[1]),
-            C::Select if &strings[1][..] == b"0" => Reply::OK,
+            C::Echo => Reply::bulk(strings[1]),
+            C::Select if strings[1] == b"0" => Reply::OK,
             C::Select => Reply::err("DB index is out of range: there is one database, 0"),
             C::ReadOnly => Reply::OK,
-            C::Client => self.identity.client(&strings, context),
-            C::Commands => server::command(&strings),
-            C::Config => server::config(&strings, &self.limits),
-            C::Cluster => server::cluster(&strings, context.map, &(context.facts)()),
-            C::Info => server::info(&strings, context.map, &(context.facts)()),
+            C::Client => self.identity.client(strings, context),
+            C::Commands => server::command(strings),
+            C::Config => server::config(strings, &self.limits),
+            C::Cluster => server::cluster(strings, context.map, &(context.facts)()),
+            C::Info => server::info(strings, context.map, &(context.facts)()),
         };
         if in_transaction && which != C::Quit {
             let queued = self

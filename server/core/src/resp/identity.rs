@@ -3,7 +3,6 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use coppice_client::token::Token;
 
 use super::connection::{Context, Effect};
@@ -164,7 +163,7 @@ impl Identity {
     /// HELLO: the protocol, and perhaps AUTH and SETNAME. Nothing changes if any of it is refused.
     pub fn hello(
         &mut self,
-        strings: &[Bytes],
+        strings: &[&[u8]],
         context: &mut Context<'_>,
         effects: &mut Vec<Effect>,
     ) -> Result<Protocol, Reply> {
@@ -206,7 +205,7 @@ impl Identity {
     }
 
     /// CLIENT and what follows.
-    pub fn client(&mut self, strings: &[Bytes], context: &mut Context<'_>) -> Reply {
+    pub fn client(&mut self, strings: &[&[u8]], context: &mut Context<'_>) -> Reply {
         let words: Vec<Vec<u8>> = strings[1..].iter().map(|word| word.to_ascii_uppercase()).collect();
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         match words.as_slice() {

@@ -33,15 +33,15 @@ pub fn dbsize(_: &mut Arguments<'_>) -> Plan {
     planned(Range::between(&[], None).count_only(), RangeAnswer::Count)
 }
 
-fn pattern(bytes: &Bytes) -> Result<Bytes, Reply> {
+fn pattern(bytes: &[u8]) -> Result<Bytes, Reply> {
     if bytes.len() > PATTERN_BYTES_MAX {
         return Err(Reply::err(format_args!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
     }
-    Ok(bytes.clone())
+    Ok(Bytes::copy_from_slice(bytes))
 }
 
 pub fn keys(arguments: &mut Arguments<'_>) -> Plan {
-    let pattern = pattern(&arguments.strings[1])?;
+    let pattern = pattern(arguments.strings[1])?;
     let range = Range::prefix(glob::prefix(&pattern)).keys_only().limit(ANSWER_MAX).limit_bytes(ANSWER_BYTES_MAX);
     matching(range, Some(pattern), RangeAnswer::Keys)
 }
@@ -86,28 +86,28 @@ pub fn randomkey(_: &mut Arguments<'_>) -> Plan {
 }
 
 /// An end of a range, as ZRANGEBYLEX has it.
-enum Bound {
+enum Bound<'a> {
     First,
     Last,
-    Including(Bytes),
-    Excluding(Bytes),
+    Including(&'a [u8]),
+    Excluding(&'a [u8]),
 }
 
-impl Bound {
-    fn of(argument: &Bytes) -> Result<Bound, Reply> {
-        match &argument[..] {
+impl Bound<'_> {
+    fn of(argument: &[u8]) -> Result<Bound<'_>, Reply> {
+        match argument {
             b"-" => Ok(Bound::First),
             b"+" => Ok(Bound::Last),
-            [b'[', ..] => Ok(Bound::Including(argument.slice(1..))),
-            [b'(', ..] => Ok(Bound::Excluding(argument.slice(1..))),
+            [b'[', key @ ..] => Ok(Bound::Including(key)),
+            [b'(', key @ ..] => Ok(Bound::Excluding(key)),
             _ => Err(Reply::err("min or max not valid string range item: write [key, (key, - or +")),
         }
     }
 }
 
 /// The keys from one bound to another; none: there are none.
-fn between(low: &Bytes, high: &Bytes) -> Result<Option<Range>, Reply> {
-    let behind = |key: &Bytes| [&key[..], &[0]].concat();
+fn between(low: &[u8], high: &[u8]) -> Result<Option<Range>, Reply> {
+    let behind = |key: &[u8]| [key, &[0]].concat();
     let low = match Bound::of(low)? {
         Bound::First => Vec::new(),
         Bound::Last => {
@@ -115,28 +115,28 @@ fn between(low: &Bytes, high: &Bytes) -> Result<Option<Range>, Reply> {
             return Ok(None);
         }
         Bound::Including(key) => key.to_vec(),
-        Bound::Excluding(key) => behind(&key),
+        Bound::Excluding(key) => behind(key),
     };
     let high = match Bound::of(high)? {
         Bound::First => return Ok(None),
         Bound::Last => None,
-        Bound::Including(key) => Some(behind(&key)),
+        Bound::Including(key) => Some(behind(key)),
         Bound::Excluding(key) => Some(key.to_vec()),
     };
     Ok(Some(Range::between(&low, high.as_deref())))
 }
 
 pub fn range(arguments: &mut Arguments<'_>) -> Plan {
-    pairs(arguments, between(&arguments.strings[1], &arguments.strings[2])?)
+    pairs(arguments, between(arguments.strings[1], arguments.strings[2])?)
 }
 
 pub fn revrange(arguments: &mut Arguments<'_>) -> Plan {
-    let range = between(&arguments.strings[2], &arguments.strings[1])?;
+    let range = between(arguments.strings[2], arguments.strings[1])?;
     pairs(arguments, range.map(Range::reverse))
 }
 
 pub fn rangecount(arguments: &mut Arguments<'_>) -> Plan {
-    match between(&arguments.strings[1], &arguments.strings[2])? {
+    match between(arguments.strings[1], arguments.strings[2])? {
         Some(range) => planned(range.count_only(), RangeAnswer::Count),
         None => Ok(Planned::Reply(Reply::Integer(0))),
     }

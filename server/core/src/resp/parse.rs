@@ -1,7 +1,10 @@
 //! Requests as bytes: arrays of strings, or a line that a person types. Incremental: a byte is looked at once, however
-//! a request is cut up. Nothing is allocated for a length before its bytes are here.
+//! a request is cut up. Nothing is allocated for a length before its bytes are here, and no string is copied: a request
+//! stays in the buffer until it is whole.
 
-use bytes::{Buf, Bytes, BytesMut};
+use std::ops::Range;
+
+use bytes::{Buf, BytesMut};
 use coppice_client::wire::{KEY_BYTES_MAX, MANY_OPERATIONS_MAX, VALUE_BYTES_MAX};
 
 /// Strings of one request that are kept: the name, and a key and a value for each operation of a command.
@@ -25,8 +28,10 @@ const LENGTH_LINE_BYTES_MAX: usize = 32;
 /// What stands in the bytes so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// A request: its name and arguments, at least one string.
-    Request(Vec<Bytes>),
+    /// So many bytes at the front are a request, of at least one string: [`Parser::take_spans`] says where they stand.
+    Request(usize),
+    /// The words of a line, at least one.
+    Words(Vec<Vec<u8>>),
     /// A request that is larger than any may be. It is read to its end.
     TooLarge(String),
     /// The rest has not come yet.
@@ -58,15 +63,21 @@ pub enum ProtocolError {
     Http,
 }
 
+/// A buffer of spans that has grown beyond is let go.
+const KEPT_SPANS: usize = 64;
+
 /// Reads requests from the bytes of a connection.
 #[derive(Debug, Default)]
 pub struct Parser {
     /// Strings of the request that are yet to come; 0: between two requests.
     left: u64,
-    /// The string that has begun: its length, with its end.
+    /// Bytes at the front that were looked at: those of the request so far.
+    at: usize,
+    /// The string that has begun: the length of what is yet to be looked at, with its end.
     string: Option<u64>,
-    arguments: Vec<Bytes>,
-    /// Bytes of `arguments`.
+    /// Where the strings so far stand.
+    spans: Vec<Range<usize>>,
+    /// Bytes of the strings so far, and of the one that has begun.
     bytes: usize,
     /// Why the request is not kept.
     refusal: Option<String>,
@@ -77,18 +88,26 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Bytes that are kept of the request that has begun.
-    pub fn bytes(&self) -> usize {
-        self.arguments.iter().map(Bytes::len).sum()
-    }
-
     /// Bytes that the string needs which has begun and is kept, beyond what is here: for the buffer of the reader.
     pub fn wants(&self, buffered: usize) -> usize {
         let string = self.string.filter(|_| self.refusal.is_none()).unwrap_or(0);
-        (string as usize).saturating_sub(buffered)
+        (self.at + string as usize).saturating_sub(buffered)
     }
 
-    /// Takes the next request from the front of `bytes`.
+    /// Where the strings of the request stand that has come.
+    pub fn take_spans(&mut self) -> Vec<Range<usize>> {
+        std::mem::take(&mut self.spans)
+    }
+
+    /// Takes them back, to use their memory again.
+    pub fn give_back(&mut self, mut spans: Vec<Range<usize>>) {
+        if spans.capacity() <= KEPT_SPANS {
+            spans.clear();
+            self.spans = spans;
+        }
+    }
+
+    /// Looks for the next request at the front of `bytes`: whoever calls removes it.
     ///
     /// # Errors
     /// What follows cannot be understood.
@@ -103,6 +122,9 @@ impl Parser {
                         };
                         // Nothing, or null: no request, and no answer.
                         self.left = count.unwrap_or(0);
+                        if self.left == 0 {
+                            bytes.advance(std::mem::take(&mut self.at));
+                        }
                         if self.is_stranger && self.left > STRANGER_ARGUMENTS_MAX {
                             return Err(ProtocolError::Stranger);
                         }
@@ -113,29 +135,33 @@ impl Parser {
                     }
                     Some(_) => match self.line(bytes)? {
                         Some(words) if words.is_empty() => {}
-                        Some(words) => return Ok(Parsed::Request(words)),
+                        Some(words) => return Ok(Parsed::Words(words)),
                         None => return Ok(Parsed::Incomplete),
                     },
                 }
                 continue;
             }
-            if !self.string(bytes)? {
+            let is_whole = self.string(bytes)?;
+            if self.refusal.is_some() {
+                bytes.advance(std::mem::take(&mut self.at));
+            }
+            if !is_whole {
                 return Ok(Parsed::Incomplete);
             }
             if self.left == 0 {
                 self.bytes = 0;
-                let arguments = std::mem::take(&mut self.arguments);
-                return Ok(self.refusal.take().map_or(Parsed::Request(arguments), Parsed::TooLarge));
+                let length = std::mem::take(&mut self.at);
+                return Ok(self.refusal.take().map_or(Parsed::Request(length), Parsed::TooLarge));
             }
         }
     }
 
-    /// Takes as much as is here of the next string; whether it is whole.
-    fn string(&mut self, bytes: &mut BytesMut) -> Result<bool, ProtocolError> {
+    /// Looks at as much as is here of the next string; whether it is whole.
+    fn string(&mut self, bytes: &BytesMut) -> Result<bool, ProtocolError> {
         let length = match self.string {
             Some(length) => length,
             None => {
-                match bytes.first() {
+                match bytes.get(self.at) {
                     None => return Ok(false),
                     Some(b'$') => {}
                     Some(&other) => return Err(ProtocolError::NoString(other)),
@@ -150,17 +176,18 @@ impl Parser {
                 *self.string.insert(length + 2)
             }
         };
+        let here = bytes.len() - self.at;
         if self.refusal.is_some() {
-            let here = length.min(bytes.len() as u64);
-            bytes.advance(here as usize);
+            let here = length.min(here as u64);
+            self.at += here as usize;
             self.string = Some(length - here).filter(|&left| left > 0);
-        } else if bytes.len() as u64 >= length {
-            let mut string = bytes.split_to(length as usize).freeze();
-            if !string.ends_with(b"\r\n") {
+        } else if here as u64 >= length {
+            let begin = self.at;
+            self.at += length as usize;
+            if !bytes[begin..self.at].ends_with(b"\r\n") {
                 return Err(ProtocolError::Length("bulk length"));
             }
-            string.truncate(string.len() - 2);
-            self.arguments.push(string);
+            self.spans.push(begin..self.at - 2);
             self.string = None;
         }
         if self.string.is_none() {
@@ -178,21 +205,16 @@ impl Parser {
             self.refusal = Some(format!("a request of more than {REQUEST_BYTES_MAX} bytes: send several"));
         }
         if self.refusal.is_some() {
-            self.arguments = Vec::new();
+            self.spans = Vec::new();
             self.bytes = 0;
         } else {
             self.bytes = bytes as usize;
         }
     }
 
-    /// Takes a line of a sign and a length; none: it has not come whole; none inside: null.
-    fn length(
-        &mut self,
-        bytes: &mut BytesMut,
-        what: &'static str,
-        max: u64,
-    ) -> Result<Option<Option<u64>>, ProtocolError> {
-        let line = &bytes[..bytes.len().min(LENGTH_LINE_BYTES_MAX)];
+    /// Looks at a line of a sign and a length; none: it has not come whole; none inside: null.
+    fn length(&mut self, bytes: &BytesMut, what: &'static str, max: u64) -> Result<Option<Option<u64>>, ProtocolError> {
+        let line = &bytes[self.at..bytes.len().min(self.at + LENGTH_LINE_BYTES_MAX)];
         let Some(end) = line.iter().position(|&byte| byte == b'\n') else {
             return if line.len() == LENGTH_LINE_BYTES_MAX { Err(ProtocolError::Length(what)) } else { Ok(None) };
         };
@@ -201,7 +223,7 @@ impl Parser {
             b"-1" => None,
             digits => Some(super::number::unsigned(digits).filter(|&length| length <= max)),
         };
-        bytes.advance(end + 1);
+        self.at += end + 1;
         match length {
             Some(None) => Err(ProtocolError::Length(what)),
             Some(length) => Ok(Some(length)),
@@ -210,7 +232,7 @@ impl Parser {
     }
 
     /// Takes a line that a person typed, in words.
-    fn line(&mut self, bytes: &mut BytesMut) -> Result<Option<Vec<Bytes>>, ProtocolError> {
+    fn line(&mut self, bytes: &mut BytesMut) -> Result<Option<Vec<Vec<u8>>>, ProtocolError> {
         let end = bytes[self.searched..].iter().position(|&byte| byte == b'\n');
         let Some(end) = end.map(|at| at + self.searched) else {
             self.searched = bytes.len();
@@ -232,7 +254,7 @@ impl Parser {
 }
 
 /// The words of a line, as a shell quotes them; none: a quote is open, or something follows where it closes.
-fn words(line: &[u8]) -> Option<Vec<Bytes>> {
+fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line.trim_ascii();
     while let Some(&first) = rest.first() {
@@ -280,7 +302,7 @@ fn words(line: &[u8]) -> Option<Vec<Bytes>> {
             word.extend_from_slice(&rest[..end]);
             rest = &rest[end..];
         }
-        words.push(Bytes::from(word));
+        words.push(word);
         rest = rest.trim_ascii_start();
     }
     Some(words)
@@ -292,10 +314,21 @@ mod tests {
 
     use super::*;
 
+    /// The next request, as if its strings were words; it is removed.
+    fn next(parser: &mut Parser, bytes: &mut BytesMut) -> Result<Parsed, ProtocolError> {
+        let parsed = parser.next(bytes)?;
+        let Parsed::Request(length) = parsed else { return Ok(parsed) };
+        let spans = parser.take_spans();
+        let words = spans.iter().map(|span| bytes[span.clone()].to_vec()).collect();
+        parser.give_back(spans);
+        bytes.advance(length);
+        Ok(Parsed::Words(words))
+    }
+
     fn all(parser: &mut Parser, bytes: &mut BytesMut) -> Result<Vec<Parsed>, ProtocolError> {
         let mut found = Vec::new();
         loop {
-            match parser.next(bytes)? {
+            match next(parser, bytes)? {
                 Parsed::Incomplete => return Ok(found),
                 parsed => found.push(parsed),
             }
@@ -303,7 +336,7 @@ mod tests {
     }
 
     fn request(words: &[&[u8]]) -> Parsed {
-        Parsed::Request(words.iter().map(|word| Bytes::copy_from_slice(word)).collect())
+        Parsed::Words(words.iter().map(|word| word.to_vec()).collect())
     }
 
     fn encode(words: &[Vec<u8>]) -> Vec<u8> {
@@ -345,28 +378,28 @@ mod tests {
             assert_eq!(error.to_string(), text, "{}", bytes.escape_ascii());
         }
         let mut endless = BytesMut::from(&[b'a'; LINE_BYTES_MAX + 1][..]);
-        assert_eq!(Parser::default().next(&mut endless), Err(ProtocolError::Line));
+        assert_eq!(next(&mut Parser::default(), &mut endless), Err(ProtocolError::Line));
     }
 
     #[test]
     fn what_is_too_large_is_read_to_its_end_and_kept_nowhere() {
         let mut parser = Parser::default();
         let mut bytes = BytesMut::from(&b"*3\r\n$3\r\nset\r\n$1\r\na\r\n$5000000\r\n"[..]);
-        assert_eq!(parser.next(&mut bytes), Ok(Parsed::Incomplete));
-        assert_eq!((parser.bytes(), parser.wants(0)), (0, 0));
+        assert_eq!(next(&mut parser, &mut bytes), Ok(Parsed::Incomplete));
+        assert_eq!((bytes.len(), parser.wants(0)), (0, 0));
         for _ in 0..5 {
             bytes.extend_from_slice(&[b'x'; 1_000_000]);
-            assert_eq!(parser.next(&mut bytes), Ok(Parsed::Incomplete));
+            assert_eq!(next(&mut parser, &mut bytes), Ok(Parsed::Incomplete));
             assert!(bytes.is_empty());
         }
         bytes.extend_from_slice(b"\r\nPING\r\n");
         let text = "a string of 5000000 bytes; a value has at most 1048576 bytes".to_owned();
-        assert_eq!(parser.next(&mut bytes), Ok(Parsed::TooLarge(text)));
-        assert_eq!(parser.next(&mut bytes), Ok(request(&[b"PING"])));
+        assert_eq!(next(&mut parser, &mut bytes), Ok(Parsed::TooLarge(text)));
+        assert_eq!(next(&mut parser, &mut bytes), Ok(request(&[b"PING"])));
 
         let many: Vec<Vec<u8>> = (0..ARGUMENTS_MAX + 1).map(|_| b"a".to_vec()).collect();
         let mut bytes = BytesMut::from(&*encode(&many));
-        assert!(matches!(Parser::default().next(&mut bytes), Ok(Parsed::TooLarge(_))));
+        assert!(matches!(next(&mut Parser::default(), &mut bytes), Ok(Parsed::TooLarge(_))));
         assert!(bytes.is_empty());
     }
 
@@ -388,9 +421,7 @@ mod tests {
                 found.extend(all(&mut parser, &mut bytes).expect("requests"));
                 rest = later;
             }
-            let wanted: Vec<Parsed> = requests.iter()
-                .map(|words| Parsed::Request(words.iter().map(|word| Bytes::copy_from_slice(word)).collect()))
-                .collect();
+            let wanted: Vec<Parsed> = requests.into_iter().map(Parsed::Words).collect();
             prop_assert_eq!(found, wanted);
         }
 

@@ -139,7 +139,7 @@ impl Ranged {
 /// The strings of a request, and what its plan depends on beside them.
 pub struct Arguments<'a> {
     /// The name first.
-    pub strings: &'a [Bytes],
+    pub strings: &'a [&'a [u8]],
     /// By this node's clock, in milliseconds of Unix time.
     pub now: u64,
     /// The cursors of this node.

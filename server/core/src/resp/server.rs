@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 
-use bytes::Bytes;
 use coppice_client::map::{NodeInfo, NodeState, PartitionMap};
 use coppice_client::token::sha256;
 use coppice_client::wire::NodeId;
@@ -62,7 +61,7 @@ pub fn hello(protocol: Protocol, id: u64) -> Reply {
 }
 
 /// COMMAND.
-pub fn command(strings: &[Bytes]) -> Reply {
+pub fn command(strings: &[&[u8]]) -> Reply {
     let word = strings.get(1).map(|word| word.to_ascii_uppercase());
     let names = strings.get(2..).unwrap_or_default();
     match word.as_deref() {
@@ -73,7 +72,7 @@ pub fn command(strings: &[Bytes]) -> Reply {
         }
         Some(b"INFO") if names.is_empty() => Reply::Array(COMMANDS.iter().map(commands::Command::row).collect()),
         Some(b"INFO") => {
-            let row = |name: &Bytes| commands::find(name).map_or(Reply::NilArray, commands::Command::row);
+            let row = |name: &&[u8]| commands::find(name).map_or(Reply::NilArray, commands::Command::row);
             Reply::Array(names.iter().map(row).collect())
         }
         Some(b"DOCS") if names.is_empty() => Reply::Map(COMMANDS.iter().map(commands::Command::docs).collect()),
@@ -96,7 +95,7 @@ pub fn command(strings: &[Bytes]) -> Reply {
 }
 
 /// CONFIG GET: values that never change, in the names of Redis.
-pub fn config(strings: &[Bytes], limits: &Limits) -> Reply {
+pub fn config(strings: &[&[u8]], limits: &Limits) -> Reply {
     if !strings[1].eq_ignore_ascii_case(b"GET") {
         let word: String = strings[1].escape_ascii().to_string().to_ascii_uppercase().chars().take(64).collect();
         return Reply::err(format_args!("CONFIG {word} is not supported: `coppice config set` changes the cluster"));
@@ -126,7 +125,7 @@ pub fn config(strings: &[Bytes], limits: &Limits) -> Reply {
 }
 
 /// INFO.
-pub fn info(strings: &[Bytes], map: &PartitionMap, facts: &Facts) -> Reply {
+pub fn info(strings: &[&[u8]], map: &PartitionMap, facts: &Facts) -> Reply {
     let words: Vec<Vec<u8>> = strings[1..].iter().map(|word| word.to_ascii_lowercase()).collect();
     let all = words.is_empty() || words.iter().any(|word| matches!(&word[..], b"all" | b"default" | b"everything"));
     let mut text = String::new();
@@ -240,7 +239,7 @@ fn places(map: &PartitionMap, facts: &Facts) -> Vec<Place> {
 }
 
 /// CLUSTER.
-pub fn cluster(strings: &[Bytes], map: &PartitionMap, facts: &Facts) -> Reply {
+pub fn cluster(strings: &[&[u8]], map: &PartitionMap, facts: &Facts) -> Reply {
     let word = strings[1].to_ascii_uppercase();
     let last = i64::from(SLOTS) - 1;
     match (&word[..], &strings[2..]) {
