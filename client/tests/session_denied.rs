@@ -4,11 +4,12 @@ mod model;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use coppice_client::command::{Operation, ReadMode};
 use coppice_client::config::Config;
 use coppice_client::error::{Error, Reason};
 use coppice_client::session::Request;
-use model::run::Run;
+use model::run::{Run, range_call};
 use model::{CALM, Chaos, World};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,6 +33,23 @@ fn assert_denied(run: &Run, token: u64, why: &str) {
         Err(Error::Failed(failed)) => assert_eq!(failed.reason, Reason::Denied(why.into()), "call {token}"),
         other => panic!("call {token}: {other:?}"),
     }
+}
+
+/// They were read again until the deadline, and the client was told that they never rest.
+#[test]
+fn keys_of_one_moment_of_which_one_is_denied_are_denied_at_once() {
+    let mut run = start();
+    put(&mut run, 1, "a");
+    run.run_for(TIMEOUT);
+    run.world.denied = Some(b'x');
+    let keys = ["a", "x1"].map(|key| key.as_bytes().into()).into();
+    let began = run.world.now;
+    run.submit(2, TIMEOUT, Request::Keys { keys, range: range_call(Bytes::new(), None, false) }).unwrap();
+    run.run_for(TIMEOUT);
+    assert_denied(&run, 2, "not yours");
+    let (ended, _) = run.ended(2).expect("an end");
+    assert!(ended < began + TIMEOUT / 5, "{:?}", ended - began);
+    assert_eq!(run.session.calls_waiting(), 0);
 }
 
 /// Commands and gets share frames, which a node denies whole: nobody's call fails for that of another.

@@ -270,8 +270,8 @@ impl Session {
         }
         self.forget_affinity(at, &pending);
         let collects = pending.kind.collects();
-        self.refused(now, at, pending, refusal, effects);
-        collects.into_iter().for_each(|key| self.spoil(now, key, effects));
+        self.refused(now, at, pending, refusal.clone(), effects);
+        collects.into_iter().for_each(|key| self.spoil_refused(now, key, &refusal, effects));
         Ok(())
     }
 

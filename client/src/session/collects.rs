@@ -20,11 +20,12 @@ use super::query::first_credit;
 use super::{Effect, Session};
 use crate::command::{Answer, Output, RangeCall, ReadMode};
 use crate::double_collect::{DoubleCollect, PartRead, Verdict};
+use crate::error::{Cause, Reason};
 use crate::time::Time;
 use crate::wire::frame::encode_frame;
 use crate::wire::validate::RangeVersion;
 use crate::wire::{
-    FEATURE_VALIDATE, Frame, Kind, Part, PartEnd, Position, RangeRequest, ResultRef, ScanOptions, Section,
+    FEATURE_VALIDATE, Frame, Kind, Part, PartEnd, Position, RangeRequest, Refusal, ResultRef, ScanOptions, Section,
     VALIDATE_RANGES_MAX, ValidateRequest,
 };
 
@@ -515,6 +516,17 @@ impl Session {
     pub(super) fn spoil(&mut self, now: Time, key: CallKey, effects: &mut Vec<Effect>) {
         if self.drop_collect(key, effects) {
             self.collect_otherwise(now, key, effects);
+        }
+    }
+
+    /// The same, since a part is refused. Keys that are denied would be denied again.
+    pub(super) fn spoil_refused(&mut self, now: Time, key: CallKey, why: &Refusal, effects: &mut Vec<Effect>) {
+        match why {
+            Refusal::Denied { text } if self.is_of_keys(key) => {
+                self.drop_collect(key, effects);
+                self.end(now, key, Reason::Denied(text.clone()), Cause::Refused, effects);
+            }
+            _ => self.spoil(now, key, effects),
         }
     }
 

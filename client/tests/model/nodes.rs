@@ -129,6 +129,9 @@ impl World {
                     }
                 }
             },
+            Request::Range(range) if range.low.first().copied() == self.denied && self.denied.is_some() => {
+                denied().encode(&mut out, stream);
+            }
             Request::Range(range) => return self.on_range(node, connection, stream, range),
             Request::Collect(range) => return self.on_collect(node, connection, stream, range),
             Request::Credit(bytes) => {
