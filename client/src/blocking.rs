@@ -185,6 +185,14 @@ impl Client {
         self.wait(self.client.get_many(keys))
     }
 
+    /// Which of the keys are there, as of one moment. See [`crate::Client::contains_many`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn contains_many<K: Into<Value>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<bool>> {
+        self.wait(self.client.contains_many(keys))
+    }
+
     /// Executes several operations of one partition as one command: together or not at all. See
     /// [`crate::Client::many`].
     ///

@@ -336,7 +336,7 @@ impl Client {
     }
 
     /// Executes operations, each for itself and in any order, as fast as packing allows; one outcome each, in the order
-    /// given. Gets are served as reads.
+    /// given. Gets and looks are served as reads.
     ///
     /// ```no_run
     /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
@@ -353,11 +353,7 @@ impl Client {
     /// None of the call itself. Of each outcome: as [`Client::put`]; of a get as [`Client::get`].
     pub async fn execute(&self, operations: Vec<Operation>) -> Vec<Result<Answer<OpResult>>> {
         let mode = self.handle.reads();
-        let request = |operation| match operation {
-            Operation::Get { key } => Request::Get { key, mode },
-            operation => Request::Command(Command::One(operation)),
-        };
-        let requests = operations.into_iter().map(request).collect();
+        let requests = operations.into_iter().map(|operation| request(Command::One(operation), mode)).collect();
         self.handle.shared().batch(self.handle.deadline(), requests).await.into_iter().map(one).collect()
     }
 
@@ -377,10 +373,7 @@ impl Client {
     /// # Errors
     /// [`Reason::QueueFull`] if too many calls wait, [`Reason::Closed`]. Then the callback is not called.
     pub fn submit(&self, command: impl Into<Command>, callback: &Callback, tag: u64) -> Result<()> {
-        let request = match command.into() {
-            Command::One(Operation::Get { key }) => Request::Get { key, mode: self.handle.reads() },
-            command => Request::Command(command),
-        };
+        let request = request(command.into(), self.handle.reads());
         self.handle.shared().submit(self.handle.deadline(), request, callback, tag)
     }
 
@@ -478,11 +471,22 @@ fn impossible() -> Error {
     Error::failed(Reason::Incompatible("an unexpected answer".into()))
 }
 
+/// What alone is a read is served as one.
+fn request(command: Command, mode: ReadMode) -> Request {
+    match command {
+        Command::One(Operation::Get { key }) => Request::Get { key, mode },
+        Command::One(Operation::Look { key }) => Request::Look { key, mode },
+        command => Request::Command(command),
+    }
+}
+
 fn one(outcome: Outcome) -> Result<Answer<OpResult>> {
     let answer = outcome?;
     match answer.output {
         // Nodes name the first place of the instance that a read saw all of: they do not keep how much it held.
-        Output::One(result @ OpResult::Get { .. }) => Ok(Answer { output: result, position: answer.position.whole() }),
+        Output::One(result @ (OpResult::Get { .. } | OpResult::Look { .. })) => {
+            Ok(Answer { output: result, position: answer.position.whole() })
+        }
         Output::One(result) => Ok(Answer { output: result, position: answer.position }),
         _ => Err(impossible()),
     }

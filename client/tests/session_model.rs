@@ -49,6 +49,7 @@ fn start(seed: u64, chaos: Chaos, splits: &[&'static str]) -> Run {
     let mut world = World::new(seed, chaos, splits);
     // Nodes of every other world collect.
     world.server_collects = seed.is_multiple_of(2);
+    world.looks = true;
     Run::new(seed, world, config)
 }
 
@@ -86,7 +87,8 @@ fn request(run: &mut Run, token: u64) -> Request {
         }
         8 => {
             let mode = [ReadMode::Leader, ReadMode::AnyReplica, ReadMode::Stale][rng.below(3) as usize];
-            return Request::Get { key: key.as_str().into(), mode };
+            let key = key.as_str().into();
+            return if rng.chance(300) { Request::Look { key, mode } } else { Request::Get { key, mode } };
         }
         _ => {
             let low = Bytes::from(key.into_bytes());

@@ -5,7 +5,7 @@ mod model;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coppice_client::command::{Command, Operation};
+use coppice_client::command::{Command, Operation, ReadMode};
 use coppice_client::config::Config;
 use coppice_client::error::{Error, Reason};
 use coppice_client::session::{Request, Session};
@@ -122,6 +122,7 @@ fn what_an_older_leader_does_not_know_is_refused_here_and_disturbs_nobody() {
         (3, Request::Command(Command::Many([Operation::get("k0001"), Operation::look("k0001")].into()))),
         (4, Request::Command(Command::guarded([Operation::check("k0001", Condition::Present)], [update()]))),
         (5, put(2)),
+        (6, Request::Look { key: "k0001".into(), mode: ReadMode::Leader }),
     ] {
         run.submit(token, SOON, request).unwrap();
     }
@@ -129,7 +130,7 @@ fn what_an_older_leader_does_not_know_is_refused_here_and_disturbs_nobody() {
     for token in [1, 5] {
         assert!(run.ended(token).expect("an end").1.is_ok(), "{token}");
     }
-    for token in [2, 3, 4] {
+    for token in [2, 3, 4, 6] {
         let (_, outcome) = run.ended(token).expect("an end");
         let Err(Error::Failed(failure)) = outcome else { panic!("{token}: {outcome:?}") };
         assert!(matches!(&failure.reason, Reason::Incompatible(why) if why.contains("feature_level")), "{failure:?}");

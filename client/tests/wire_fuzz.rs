@@ -106,6 +106,8 @@ fn samples() -> Vec<Bytes> {
     let mut out = BytesMut::new();
     ReadRequest::encode(&mut out, 1, PartitionId(1), (false, true), [&b"a"[..], b"bc"].into_iter());
     samples.push(out.split().freeze());
+    ReadRequest::encode_looks(&mut out, 1, PartitionId(1), (true, false), [&b"a"[..], b"bc"].into_iter());
+    samples.push(out.split().freeze());
     let mut answer = BytesMut::new();
     let mut reply = PackReply::new(&mut answer, PartitionId(1), 9, 9);
     reply.value(Some(b"something"));

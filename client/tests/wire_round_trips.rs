@@ -311,13 +311,18 @@ proptest! {
         low in string(false), high: Option<Vec<u8>>, flags: [bool; 4], pairs_max: u64, bytes_max: u64, credit: u32,
     ) {
         let keys = if eight { eights } else { keys };
-        let mut out = BytesMut::new();
-        ReadRequest::encode(&mut out, 5, PartitionId(1), (stale, anywhere), keys.iter().map(|key| &key[..]));
-        let Request::Read(read) = request(&out) else { panic!("not a read") };
-        prop_assert_eq!((read.partition, read.len()), (PartitionId(1), keys.len()));
-        prop_assert_eq!((read.stale, read.anywhere), (stale, anywhere));
-        prop_assert!(read.keys().eq(keys.iter().map(|key| &key[..])));
-        prop_assert!(read.shared_keys().eq(keys.iter().map(|key| &key[..])));
+        for looks in [false, true] {
+            let (mut out, how, names) = (BytesMut::new(), (stale, anywhere), keys.iter().map(|key| &key[..]));
+            match looks {
+                false => ReadRequest::encode(&mut out, 5, PartitionId(1), how, names),
+                true => ReadRequest::encode_looks(&mut out, 5, PartitionId(1), how, names),
+            }
+            let Request::Read(read) = request(&out) else { panic!("not a read") };
+            prop_assert_eq!((read.partition, read.len()), (PartitionId(1), keys.len()));
+            prop_assert_eq!((read.stale, read.anywhere, read.looks), (stale, anywhere, looks));
+            prop_assert!(read.keys().eq(keys.iter().map(|key| &key[..])));
+            prop_assert!(read.shared_keys().eq(keys.iter().map(|key| &key[..])));
+        }
 
         let [reverse, keys_only, count_only, versioned] = flags;
         let scan = ScanOptions { reverse, keys_only, count_only, pairs_max, bytes_max };

@@ -1,13 +1,13 @@
 //! Reads of several keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::sync::Arc;
 
 use coppice_btree::{OpResult, Value};
 
 use super::{Client, impossible, one};
-use crate::command::{RangeCall, ReadMode};
+use crate::command::{Answer, RangeCall, ReadMode};
 use crate::error::{Error, Reason, Result};
 use crate::session::{KEYS_MAX, Request};
 use crate::shared::Shared;
@@ -47,10 +47,7 @@ impl Client {
         keys: impl IntoIterator<Item = K>,
         bytes_max: usize,
     ) -> Result<Vec<Option<Value>>> {
-        let keys: Vec<Value> = keys.into_iter().map(Into::into).take(KEYS_MAX + 1).collect();
-        if keys.len() > KEYS_MAX {
-            return Err(Error::failed(Reason::TooLarge(format!("at most {KEYS_MAX} keys are read as of one moment"))));
-        }
+        let keys = at_most(keys)?;
         let mut bytes = 0;
         let mut count = |value: &[u8]| {
             bytes += value.len();
@@ -59,32 +56,75 @@ impl Client {
         };
         // Values read together come at once, however large they are.
         if keys.len().saturating_mul(VALUE_BYTES_MAX) <= bytes_max.saturating_mul(TOGETHER_FACTOR)
-            && let Some(values) = self.get_together(&keys).await?
+            && let Some(results) = self.read_together(&keys, |key, mode| Request::Get { key, mode }).await?
         {
+            let values: Vec<Option<Value>> = results.iter().map(|result| result.value().cloned()).collect();
             values.iter().flatten().try_for_each(|value| count(value))?;
             return Ok(values);
         }
         // How often a key is asked for, and its value.
         let mut found = BTreeMap::<Value, (usize, Option<Value>)>::new();
         keys.iter().for_each(|key| found.entry(key.clone()).or_default().0 += 1);
-        let range =
-            RangeCall { low: Value::EMPTY, high: None, scan: ScanOptions::default(), mode: self.handle.reads() };
-        let request = Request::Keys { keys: found.keys().cloned().collect(), range };
+        let take = |key: &[u8], value: &[u8]| {
+            let (times, found) = found.get_mut(key).ok_or_else(impossible)?;
+            (0..*times).try_for_each(|_| count(value))?;
+            *found = Some(value.into());
+            Ok(())
+        };
+        self.read_apart(&keys, ScanOptions::default(), take).await?;
+        Ok(keys.iter().map(|key| found.get(key).and_then(|(_, value)| value.clone())).collect())
+    }
+
+    /// Which of the keys are there, as of one moment, in the order of the keys: [`Client::get_many`] without the
+    /// values.
+    ///
+    /// ```no_run
+    /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
+    /// let both = client.contains_many(["apple", "pear"]).await? == [true, true];
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Client::get_many`]; [`Reason::Incompatible`] if the leader of a partition runs version 0.1.
+    pub async fn contains_many<K: Into<Value>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<bool>> {
+        let keys = at_most(keys)?;
+        if let Some(results) = self.read_together(&keys, |key, mode| Request::Look { key, mode }).await? {
+            return Ok(results.iter().map(|result| matches!(result, OpResult::Look { exists: true, .. })).collect());
+        }
+        let mut found = BTreeSet::<Value>::new();
+        let scan = ScanOptions { keys_only: true, ..ScanOptions::default() };
+        self.read_apart(&keys, scan, |key, _| Ok(_ = found.insert(key.into()))).await?;
+        Ok(keys.iter().map(|key| found.contains(key)).collect())
+    }
+
+    /// Reads keys wherever they lie as of one moment; `take` hears once of each that is there, with its value.
+    async fn read_apart(
+        &self,
+        keys: &[Value],
+        scan: ScanOptions,
+        mut take: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let keys: BTreeSet<Value> = keys.iter().cloned().collect();
+        let range = RangeCall { low: Value::EMPTY, high: None, scan, mode: self.handle.reads() };
+        let request = Request::Keys { keys: keys.into_iter().collect(), range };
         let slot = self.handle.shared().range(self.handle.deadline(), request).await?;
         let mut parts = Parts { shared: self.handle.shared(), slot: Some(slot) };
         while let Some(mut part) = parts.next().await? {
             while let Some((key, value)) = part.next_pair() {
-                let (times, found) = found.get_mut(key).ok_or_else(impossible)?;
-                (0..*times).try_for_each(|_| count(value))?;
-                *found = Some(value.into());
+                take(key, value)?;
             }
         }
-        Ok(keys.iter().map(|key| found.get(key).and_then(|(_, value)| value.clone())).collect())
+        Ok(())
     }
 
     /// Reads keys each for itself. That was one moment if all of them were read at the same position, as those of one
     /// partition usually are: they share a message.
-    async fn get_together(&self, keys: &[Value]) -> Result<Option<Vec<Option<Value>>>> {
+    async fn read_together(
+        &self,
+        keys: &[Value],
+        request: impl Fn(Value, ReadMode) -> Request,
+    ) -> Result<Option<Vec<OpResult>>> {
         if keys.is_empty() {
             return Ok(Some(Vec::new()));
         }
@@ -94,17 +134,20 @@ impl Client {
         if !is_one && !stale {
             return Ok(None);
         }
-        let requests = keys.iter().map(|key| Request::Get { key: key.clone(), mode }).collect();
+        let requests = keys.iter().map(|key| request(key.clone(), mode)).collect();
         let outcomes = self.handle.shared().batch(self.handle.deadline(), requests).await;
-        let (mut values, mut positions) = (Vec::with_capacity(keys.len()), Vec::with_capacity(keys.len()));
-        for outcome in outcomes {
-            let answer = one(outcome)?;
-            let OpResult::Get { value } = answer.output else { return Err(impossible()) };
-            values.push(value);
-            positions.push(answer.position);
-        }
-        let same = positions.windows(2).all(|pair| pair[0] == pair[1]);
-        Ok((same || stale).then_some(values))
+        let answers: Vec<Answer<OpResult>> = outcomes.into_iter().map(one).collect::<Result<_>>()?;
+        let same = answers.windows(2).all(|pair| pair[0].position == pair[1].position);
+        Ok((same || stale).then(|| answers.into_iter().map(|answer| answer.output).collect()))
+    }
+}
+
+/// As many keys as are read as of one moment.
+fn at_most<K: Into<Value>>(keys: impl IntoIterator<Item = K>) -> Result<Vec<Value>> {
+    let keys: Vec<Value> = keys.into_iter().map(Into::into).take(KEYS_MAX + 1).collect();
+    match keys.len() > KEYS_MAX {
+        true => Err(Error::failed(Reason::TooLarge(format!("at most {KEYS_MAX} keys are read as of one moment")))),
+        false => Ok(keys),
     }
 }
 

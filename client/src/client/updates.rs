@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, OpResult, Returns, Update, UpdateOutcome, Value};
 
-use super::{Client, impossible};
+use super::{Client, impossible, one};
 use crate::command::{Answer, Command, Operation, Output};
 use crate::error::{Error, Reason, Result};
 use crate::range::Range;
@@ -158,7 +158,10 @@ impl Client {
         Ok(Answer { output: updated(answer.output)?.outcome == UpdateOutcome::Done, position: answer.position })
     }
 
-    /// Whether a key is there, how long its value is and when it expires, without its value; at a place in the log.
+    /// Whether a key is there, how long its value is and when it expires, without its value: a read, as
+    /// [`Config::reads`](crate::Config::reads) says. Time is that of the partition, which its log moves on each second
+    /// while keys expire: what is left may be a second more than a clock says, and is 0 for a key that is due and goes
+    /// in a moment.
     ///
     /// ```no_run
     /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
@@ -170,9 +173,10 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::update`].
+    /// As [`Client::get`]; [`Reason::Incompatible`] if the partition's leader runs version 0.1.
     pub async fn look(&self, key: impl Into<Value>) -> Result<Answer<Look>> {
-        let answer = self.one(Operation::look(key)).await?;
+        let request = Request::Look { key: key.into(), mode: self.handle.reads() };
+        let answer = one(self.call(request).await)?;
         match answer.output {
             OpResult::Look { exists, length, remaining } => {
                 let output = Look { length: exists.then_some(length), remaining };
@@ -238,7 +242,7 @@ impl Client {
         Ok(answer.map(|updated| updated.outcome == UpdateOutcome::Done))
     }
 
-    /// How long a key stays; `None`: it is absent, or does not expire ([`Client::look`] tells them apart).
+    /// How long a key stays, as [`Client::look`] has it; `None`: it is absent, or does not expire.
     ///
     /// ```no_run
     /// # async fn example(client: coppice_client::Client) -> coppice_client::error::Result<()> {
@@ -248,7 +252,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// As [`Client::update`].
+    /// As [`Client::look`].
     pub async fn ttl(&self, key: impl Into<Value>) -> Result<Answer<Option<Duration>>> {
         Ok(self.look(key).await?.map(|look| look.remaining.map(Duration::from_millis)))
     }

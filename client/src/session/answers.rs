@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
+use coppice_btree::OpResult;
 
 use super::calls::{Call, CallKey, Request};
 use super::peers::{ConnectionId, PeerState, PendingRequest, RequestKind, RequestOrigin, pause};
@@ -194,11 +195,15 @@ impl Session {
         }
         let output = match (call.request.command(), result) {
             (Some(command), result) => command.output(result),
-            (None, ResultRef::Get { value }) => {
-                let value = value.map(crate::command::owned);
-                Some(Output::One(coppice_btree::OpResult::Get { value }))
-            }
-            (None, _) => None,
+            (None, result) => match (&call.request, *result) {
+                (Request::Get { .. }, ResultRef::Get { value }) => {
+                    Some(Output::One(OpResult::Get { value: value.map(crate::command::owned) }))
+                }
+                (Request::Look { .. }, ResultRef::Look { exists, length, remaining }) => {
+                    Some(Output::One(OpResult::Look { exists, length, remaining }))
+                }
+                _ => None,
+            },
         };
         let output = output.ok_or(ProtocolError("an answer to another question"))?;
         self.complete(key, Answer { output, position }, effects);

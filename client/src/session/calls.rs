@@ -21,6 +21,12 @@ pub enum Request {
         /// How it is served.
         mode: ReadMode,
     },
+    /// What is known of a key without its value.
+    Look {
+        key: Value,
+        /// How it is served.
+        mode: ReadMode,
+    },
     /// A range: inside one partition, or across several unless it is stale.
     Range(RangeCall),
     /// The values of keys as of one moment, whatever partitions they lie in: those that are there, each in a part.
@@ -39,7 +45,7 @@ impl Request {
     pub(super) fn routing_key(&self) -> &[u8] {
         match self {
             Request::Command(command) | Request::Resume(command, _) => command.first_key().unwrap_or(&[]),
-            Request::Get { key, .. } => key,
+            Request::Get { key, .. } | Request::Look { key, .. } => key,
             Request::Range(range) => &range.low,
             Request::Keys { keys, .. } => keys.first().map_or(&[], |key| key),
             Request::Map => &[],
@@ -49,7 +55,16 @@ impl Request {
     pub(super) fn command(&self) -> Option<&Command> {
         match self {
             Request::Command(command) | Request::Resume(command, _) => Some(command),
-            Request::Get { .. } | Request::Range(_) | Request::Keys { .. } | Request::Map => None,
+            _ => None,
+        }
+    }
+
+    /// How it is served and whether it is a look, if it reads one key.
+    pub(super) fn read(&self) -> Option<(ReadMode, bool)> {
+        match self {
+            Request::Get { mode, .. } => Some((*mode, false)),
+            Request::Look { mode, .. } => Some((*mode, true)),
+            _ => None,
         }
     }
 
@@ -65,7 +80,7 @@ impl Request {
     pub fn bytes(&self) -> usize {
         match self {
             Request::Command(command) | Request::Resume(command, _) => command.bytes(),
-            Request::Get { key, .. } => key.len(),
+            Request::Get { key, .. } | Request::Look { key, .. } => key.len(),
             Request::Range(range) => range.low.len() + range.high.as_ref().map_or(0, |high| high.len()),
             Request::Keys { keys, .. } => keys.iter().map(|key| key.len()).sum(),
             Request::Map => 0,

@@ -7,7 +7,7 @@ use super::peers::{PeerState, PendingRequest, RangeProgress, RequestKind, Reques
 use super::queue::{LastError, ReplicaAffinity};
 use super::sessions::SessionKey;
 use super::{Effect, Session};
-use crate::command::{RangeCall, ReadMode};
+use crate::command::{Command, Operation, RangeCall, ReadMode};
 use crate::error::{Cause, Reason};
 use crate::time::Time;
 use crate::wire::pack::PushError;
@@ -311,7 +311,7 @@ impl Session {
     }
 
     fn send_gets(&mut self, now: Time, queue: usize, effects: &mut Vec<Effect>) {
-        while let Some(mode) = self.next_get(queue) {
+        while let Some((mode, looks)) = self.next_get(queue) {
             let window = match mode {
                 ReadMode::Leader => self.queues[queue].replicas.window(self.config.read_window),
                 ReadMode::AnyReplica | ReadMode::Stale => self.config.read_window.max(1),
@@ -320,15 +320,20 @@ impl Session {
                 return;
             }
             let Some(peer) = self.target(now, queue, mode, effects) else { return };
+            if looks && self.peers[peer].features & FEATURE_UPDATE == 0 {
+                self.look_by_command(queue);
+                continue;
+            }
             let Some(stream) = self.stream(now, peer, effects) else { return };
             let Session { queues, calls, .. } = self;
             let (mut keys, mut room, mut attempts) = (Vec::new(), self.config.pack_bytes.max(KEY_BYTES_MAX), 0);
             let mut alone = false;
             while let Some(&key) = queues[queue].waiting.gets.front() {
                 if let Some(call) = calls.get_mut(key) {
-                    let Request::Get { key: name, mode: wanted } = &call.request else { break };
+                    let name = call.request.routing_key();
                     let full = name.len() > room || keys.len() == READ_KEYS;
-                    if *wanted != mode || full || (!keys.is_empty() && (call.alone || alone)) {
+                    if call.request.read() != Some((mode, looks)) || full || (!keys.is_empty() && (call.alone || alone))
+                    {
                         break;
                     }
                     alone = call.alone;
@@ -342,7 +347,10 @@ impl Session {
             let names = keys.iter().map(|&key| calls.get(key).map_or(&[][..], |call| call.request.routing_key()));
             let how = (mode == ReadMode::Stale, mode != ReadMode::Leader);
             let mut out = BytesMut::with_capacity(32 + keys.len() * 12);
-            ReadRequest::encode(&mut out, stream, queues[queue].partition, how, names);
+            match looks {
+                true => ReadRequest::encode_looks(&mut out, stream, queues[queue].partition, how, names),
+                false => ReadRequest::encode(&mut out, stream, queues[queue].partition, how, names),
+            }
             let kind = RequestKind::Read { left: keys.len() as u32, calls: keys };
             self.note_pending(now, queue, peer, kind, attempts, mode != ReadMode::Leader);
             self.queues[queue].reads_out += 1;
@@ -350,12 +358,24 @@ impl Session {
         }
     }
 
-    /// The mode of the first get that still waits.
-    fn next_get(&mut self, queue: usize) -> Option<ReadMode> {
+    /// The first look goes through the log: whoever is to serve it does not know it as a read.
+    fn look_by_command(&mut self, queue: usize) {
+        let waiting = &mut self.queues[queue].waiting;
+        let Some(key) = waiting.gets.pop_front() else { return };
+        if let Some(call) = self.calls.get_mut(key) {
+            let look = Operation::look(call.request.routing_key());
+            call.request = Request::Command(Command::One(look));
+            waiting.fresh.push_back(key);
+            self.queues.list(queue);
+        }
+    }
+
+    /// How the first get or look that still waits is served, and whether it is a look.
+    fn next_get(&mut self, queue: usize) -> Option<(ReadMode, bool)> {
         loop {
             let &key = self.queues[queue].waiting.gets.front()?;
-            if let Some(Request::Get { mode, .. }) = self.calls.get(key).map(|call| &call.request) {
-                return Some(*mode);
+            if let Some(how) = self.calls.get(key).and_then(|call| call.request.read()) {
+                return Some(how);
             }
             self.queues[queue].waiting.gets.pop_front();
         }

@@ -303,7 +303,7 @@ fn check(request: &Request) -> Result<(), Reason> {
         Request::Command(command) => command,
         Request::Resume(command, token) if command.checksum() != token.checksum => return Err(Reason::OtherCommand),
         Request::Resume(command, _) => command,
-        Request::Get { key, .. } => return at_most("a key", key.len(), KEY_BYTES_MAX),
+        Request::Get { key, .. } | Request::Look { key, .. } => return at_most("a key", key.len(), KEY_BYTES_MAX),
         Request::Keys { keys, .. } => {
             Excess::of("a read of one moment", "keys", keys.len(), KEYS_MAX)
                 .map_err(|excess| Reason::TooLarge(excess.to_string()))?;

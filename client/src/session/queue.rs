@@ -102,6 +102,7 @@ pub(super) struct WaitingCalls {
     pub fresh: VecDeque<CallKey>,
     /// Commands to be repeated, by session and number.
     pub retry: BTreeMap<(SessionKey, u64), CallKey>,
+    /// Gets and looks.
     pub gets: VecDeque<CallKey>,
     pub ranges: VecDeque<CallKey>,
     /// Parts of collected ranges of which it is to be asked whether they have changed.

@@ -118,7 +118,7 @@ impl Session {
         let queue = &mut self.queues[at];
         match &call.request {
             Request::Command(_) | Request::Resume(..) => queue.waiting.push_command(key, call.number),
-            Request::Get { .. } => queue.waiting.gets.push_back(key),
+            Request::Get { .. } | Request::Look { .. } => queue.waiting.gets.push_back(key),
             Request::Range(_) => queue.waiting.ranges.push_back(key),
             Request::Keys { .. } | Request::Map => {}
         }
@@ -323,7 +323,7 @@ fn is_within(entry: &Entry, request: &Request) -> bool {
         {
             true
         }
-        Request::Get { .. } | Request::Map => true,
+        Request::Get { .. } | Request::Look { .. } | Request::Map => true,
         Request::Keys { keys, .. } => keys.iter().all(|key| entry.contains(key)),
         Request::Command(command) | Request::Resume(command, _) => command.all_keys(|key| entry.contains(key)),
         Request::Range(range) => match (&range.high, &entry.high) {

@@ -75,7 +75,7 @@ pub const PROTOCOL: std::ops::RangeInclusive<u16> = 5..=5;
 pub const FEATURE_VALIDATE: u64 = 1;
 /// In [`HelloOk::features`]: the node reads ranges over all partitions that it has a replica of.
 pub const FEATURE_COLLECT: u64 = 2;
-/// In [`HelloOk::features`]: the node knows updates, looks, moves and guarded commands.
+/// In [`HelloOk::features`]: the node knows updates, looks (in the log and as reads), moves and guarded commands.
 pub const FEATURE_UPDATE: u64 = 4;
 
 /// Longest key (operations.md 3).

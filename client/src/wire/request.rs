@@ -178,10 +178,12 @@ impl OpenRequest {
 const READ_STALE: u8 = 1;
 const READ_ANYWHERE: u8 = 2;
 const READ_EIGHT: u8 = 4;
+const READ_LOOKS: u8 = 8;
 
 /// Keys to read, all at one position of one partition; the answer is a read section of a `Replies` frame.
 ///
-/// Body: `u8 flags (1 stale, 2 anywhere, 4 eight), varint partition, varint count, keys`.
+/// Body: `u8 flags (1 stale, 2 anywhere, 4 eight, 8 looks), varint partition, varint count, keys`. The last flag only
+/// where the node has [`FEATURE_UPDATE`](super::FEATURE_UPDATE).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     pub partition: PartitionId,
@@ -190,25 +192,48 @@ pub struct ReadRequest {
     /// The replica that is asked shall serve even if it does not lead: after a confirmation from the leader, unless
     /// `stale`. Without it a follower answers `NotLeader`.
     pub anywhere: bool,
+    /// What is known of the keys without their values is read, not the values.
+    pub looks: bool,
     count: u32,
     eight: bool,
     keys: Bytes,
 }
 
 impl ReadRequest {
-    /// Appends a `Read` frame. Keys are at most [`READ_KEYS_MAX`], each at most [`KEY_BYTES_MAX`] long, and fit a
-    /// frame: the caller has checked.
+    /// Appends a `Read` frame of values. Keys are at most [`READ_KEYS_MAX`], each at most [`KEY_BYTES_MAX`] long, and
+    /// fit a frame: the caller has checked.
     pub fn encode<'k>(
         out: &mut BytesMut,
         stream: u32,
         partition: PartitionId,
-        (stale, anywhere): (bool, bool),
+        how: (bool, bool),
+        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
+    ) {
+        ReadRequest::put(out, stream, partition, (how, 0), keys);
+    }
+
+    /// The same of looks.
+    pub fn encode_looks<'k>(
+        out: &mut BytesMut,
+        stream: u32,
+        partition: PartitionId,
+        how: (bool, bool),
+        keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
+    ) {
+        ReadRequest::put(out, stream, partition, (how, READ_LOOKS), keys);
+    }
+
+    fn put<'k>(
+        out: &mut BytesMut,
+        stream: u32,
+        partition: PartitionId,
+        ((stale, anywhere), looks): ((bool, bool), u8),
         keys: impl ExactSizeIterator<Item = &'k [u8]> + Clone,
     ) {
         let eight = keys.clone().all(|key| key.len() == 8);
         let start = begin_frame(out, Kind::Read, stream);
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-        out.put_u8(flag(stale, READ_STALE) | flag(anywhere, READ_ANYWHERE) | flag(eight, READ_EIGHT));
+        out.put_u8(flag(stale, READ_STALE) | flag(anywhere, READ_ANYWHERE) | flag(eight, READ_EIGHT) | looks);
         put_varint(out, u64::from(partition.0));
         put_varint(out, keys.len() as u64);
         for key in keys {
@@ -223,7 +248,7 @@ impl ReadRequest {
     fn decode(body: &Bytes) -> Result<ReadRequest, WireError> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
-        if flags & !(READ_STALE | READ_ANYWHERE | READ_EIGHT) != 0 {
+        if flags & !(READ_STALE | READ_ANYWHERE | READ_EIGHT | READ_LOOKS) != 0 {
             return Err(WireError::Unknown { what: "read flag", value: u64::from(flags) });
         }
         let partition = PartitionId(reader.varint_u32()?);
@@ -240,8 +265,8 @@ impl ReadRequest {
             read_key(&mut reader, eight)?;
         }
         reader.finish()?;
-        let (stale, anywhere) = (flags & READ_STALE != 0, flags & READ_ANYWHERE != 0);
-        Ok(ReadRequest { partition, stale, anywhere, count, eight, keys })
+        let (stale, anywhere, looks) = (flags & READ_STALE != 0, flags & READ_ANYWHERE != 0, flags & READ_LOOKS != 0);
+        Ok(ReadRequest { partition, stale, anywhere, looks, count, eight, keys })
     }
 
     /// How many keys, at least one.

@@ -118,6 +118,8 @@ pub struct World {
     pub terse: bool,
     /// Nodes read ranges over several partitions.
     pub server_collects: bool,
+    /// Nodes know looks as reads.
+    pub looks: bool,
     /// The nodes that were asked to, in turn.
     pub collecting: Vec<u32>,
 }
@@ -166,6 +168,7 @@ impl World {
             validates: true,
             terse: false,
             server_collects: false,
+            looks: false,
             collecting: Vec::new(),
         }
     }

@@ -10,7 +10,7 @@ use coppice_client::wire::frame::encode_frame;
 use coppice_client::wire::part::PartHead;
 use coppice_client::wire::*;
 
-use super::store::{SessionRow, contains, execute_pack};
+use super::store::{SessionRow, contains, execute_pack, look};
 use super::{CLUSTER, Event, World};
 
 #[derive(Debug)]
@@ -91,7 +91,9 @@ impl World {
                 };
                 let hello = HelloOk {
                     protocol: *coppice_client::wire::PROTOCOL.end(),
-                    features: FEATURE_VALIDATE | if self.server_collects { FEATURE_COLLECT } else { 0 },
+                    features: FEATURE_VALIDATE
+                        | if self.looks { FEATURE_UPDATE } else { 0 }
+                        | if self.server_collects { FEATURE_COLLECT } else { 0 },
                     cluster: member.then_some(CLUSTER),
                     node: member.then_some(NodeIdentity { node: NodeId(node), incarnation: 1 }),
                     map_version: MapVersion(if member { self.version } else { 0 }),
@@ -121,7 +123,12 @@ impl World {
                     } else {
                         let mut answer = BytesMut::new();
                         let mut reply = PackReply::read(&mut answer, partition.id, partition.instance, 0);
-                        read.keys().for_each(|key| reply.value(partition.data.get(key).map(|value| &value[..])));
+                        read.keys().map(|key| partition.data.get(key).map(|value| &value[..])).for_each(|value| {
+                            match read.looks {
+                                true => reply.result(&look(value)),
+                                false => reply.value(value),
+                            }
+                        });
                         reply.finish();
                         let mut replies = RepliesWriter::new(&mut out);
                         replies.answer(stream, &answer).unwrap();

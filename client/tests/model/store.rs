@@ -142,3 +142,8 @@ fn execute(data: &mut BTreeMap<Vec<u8>, Vec<u8>>, op: Op<'_>) -> OpResult {
         }
     }
 }
+
+/// What a look finds where this value is.
+pub fn look(value: Option<&[u8]>) -> OpResult {
+    OpResult::Look { exists: value.is_some(), length: value.map_or(0, <[u8]>::len) as u32, remaining: None }
+}

@@ -11,8 +11,8 @@ use coppice_client::time::Time;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::frame::FrameDecoder;
 use coppice_client::wire::{
-    ClientId, ClusterId, Frame, HelloOk, Kind, Limits, MapReply, MapVersion, NodeId, NodeIdentity, PROTOCOL,
-    PartitionId, ReplicaId,
+    ClientId, ClusterId, FEATURE_UPDATE, Frame, HelloOk, Kind, Limits, MapReply, MapVersion, NodeId, NodeIdentity,
+    PROTOCOL, PartitionId, ReplicaId,
 };
 
 /// The only partition.
@@ -49,8 +49,17 @@ pub fn hello(node: u32) -> Frame {
     hello_of(node, MapVersion(7))
 }
 
+/// The greeting of a node of version 0.1.
+pub fn hello_of_older(node: u32) -> Frame {
+    greeting(node, MapVersion(7), 0)
+}
+
 /// The greeting of a node that knows a map of this version.
 pub fn hello_of(node: u32, map_version: MapVersion) -> Frame {
+    greeting(node, map_version, FEATURE_UPDATE)
+}
+
+fn greeting(node: u32, map_version: MapVersion, features: u64) -> Frame {
     let mut out = BytesMut::new();
     let limits = Limits {
         frame_bytes: 4 << 20,
@@ -61,7 +70,7 @@ pub fn hello_of(node: u32, map_version: MapVersion) -> Frame {
     };
     let ok = HelloOk {
         protocol: *PROTOCOL.end(),
-        features: 0,
+        features,
         cluster: Some(ClusterId(9)),
         node: Some(NodeIdentity { node: NodeId(node), incarnation: 1 }),
         map_version,

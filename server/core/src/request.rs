@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coppice_btree::{Cursor, Edit, Expiry, Op, Update, Value};
+use coppice_btree::{Cursor, Edit, Expiry, Op, OpResult, Update, Value};
 use coppice_client::wire::{
     CollectRequest, Command, CommandsRequest, PartitionId, Position, QueryPlan, RangeRequest, ReadRequest, SessionId,
     Ticket, ValidateRequest, Version,
@@ -95,7 +95,7 @@ pub enum Request {
         /// Goes into the batch as it is.
         entry: Bytes,
     },
-    /// Reads keys, all at one position, as many as this account has room for.
+    /// Reads keys, all at one position, as many values as this account has room for.
     Read(ReadRequest, Account, Held),
     /// Reads a range inside the partition.
     Range(Box<RangeRequest>),
@@ -214,6 +214,15 @@ pub enum Reply {
         /// Of the values.
         charge: Charge,
     },
+    /// What is known of keys without their values, in their order, and the instance whose state it is of.
+    Looks {
+        /// The position that was read.
+        instance: Instance,
+        /// One per key.
+        looks: Vec<OpResult>,
+        /// Of these.
+        charge: Charge,
+    },
     /// The range may be streamed from this cursor.
     Range {
         /// The position that was read.
@@ -286,6 +295,7 @@ impl Reply {
             }
             Reply::Opened(session) => Some(Instance(session.instance)),
             Reply::Read { instance, .. }
+            | Reply::Looks { instance, .. }
             | Reply::Range { instance, .. }
             | Reply::CollectedParts { instance, .. }
             | Reply::Validated { instance, .. } => Some(*instance),

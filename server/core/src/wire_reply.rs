@@ -90,6 +90,11 @@ impl WireReply {
                 let instance = instance.0;
                 WireReply::Values(ReadValues { partition, instance, values, left_out, _charge: charge })
             }
+            Reply::Looks { instance, looks, .. } => {
+                let mut answer = PackReply::read(&mut out, partition, instance.0, 0);
+                looks.iter().for_each(|look| answer.result(look));
+                WireReply::Answer(answer.finish_split())
+            }
             Reply::Validated { instance, unchanged } => {
                 let mut answer = PackReply::read(&mut out, partition, instance.0, 0);
                 unchanged.into_iter().for_each(|unchanged| answer.validated(unchanged));

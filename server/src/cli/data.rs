@@ -96,6 +96,8 @@ async fn carry_out(client: &Client, asked: &Asked, context: &Context) -> Result<
             let mode = if asked.stale { ReadMode::Stale } else { ReadMode::Leader };
             client.get_as(key.clone(), mode).await.map(|answer| answer.map(|value| OpResult::Get { value }))
         }
+        // A read, as a get is.
+        (Operation::Look { .. }, _) => client.execute(vec![asked.operation.clone()]).await.remove(0),
         (_, Some(token)) => client.resume(token, command).await.map(one),
         (_, None) => client.command(command).await.map(one),
     };

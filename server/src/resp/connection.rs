@@ -13,7 +13,7 @@ use coppice_client::command::{Command, Output};
 use coppice_client::error::{Error, Failure, Place, Reason, Result};
 use coppice_client::token::Token;
 use coppice_client::wire::REPLY_BYTES_MAX;
-use coppice_client::{Callback, Client, OpResult, Value};
+use coppice_client::{Callback, Client, OpResult, Operation, Value};
 use coppice_core::access::Access;
 use coppice_core::cost::{Account, ClientBytes};
 use coppice_core::resp::connection::Limits;
@@ -208,14 +208,10 @@ impl Connection {
         let mut is_stranger = false;
         for effect in effects {
             match effect {
-                Effect::Ask(Ask { call, command: Command::Many(gets), gets_anywhere: true }) => {
+                Effect::Ask(Ask { call, command: Command::Many(reads), reads_anywhere: true }) => {
                     let client = self.client.clone();
                     self.begin_reading(async move {
-                        let keys = gets.iter().map(|get| get.key().to_vec());
-                        let values = client.get_many_within(keys, REPLY_BYTES_MAX / 2).await;
-                        let results =
-                            |values: Vec<_>| values.into_iter().map(|value| OpResult::Get { value }).collect();
-                        Done::Answered(call, values.map(results).map(Output::Many))
+                        Done::Answered(call, read_many(&client, &reads).await.map(Output::Many))
                     });
                 }
                 Effect::Ask(ask) => {
@@ -328,4 +324,15 @@ async fn read_range(
     ranged.count = stream.count().await?;
     ranged.is_limited = stream.is_limited();
     Ok(ranged)
+}
+
+/// Gets or looks at keys as of one moment, wherever they lie; a look says whether the key is there.
+async fn read_many(client: &Client, reads: &[Operation]) -> Result<Vec<OpResult>> {
+    let keys = reads.iter().map(|read| Value::from(read.key()));
+    if reads.iter().all(|read| matches!(read, Operation::Look { .. })) {
+        let look = |exists| OpResult::Look { exists, length: 0, remaining: None };
+        return Ok(client.contains_many(keys).await?.into_iter().map(look).collect());
+    }
+    let values = client.get_many_within(keys, REPLY_BYTES_MAX / 2).await?;
+    Ok(values.into_iter().map(|value| OpResult::Get { value }).collect())
 }

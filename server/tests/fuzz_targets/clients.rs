@@ -203,9 +203,13 @@ pub fn run_requests(bytes: &[u8]) -> bool {
         Request::Read(read) => {
             let keys: Vec<&[u8]> = read.keys().collect();
             assert_eq!((keys.len(), read.shared_keys().count()), (read.len(), read.len()));
-            ReadRequest::encode(&mut out, 1, read.partition, (read.stale, read.anywhere), keys.into_iter());
+            let (how, keys) = ((read.stale, read.anywhere), keys.into_iter());
+            match read.looks {
+                false => ReadRequest::encode(&mut out, 1, read.partition, how, keys),
+                true => ReadRequest::encode_looks(&mut out, 1, read.partition, how, keys),
+            }
             let Ok(Request::Read(again)) = Request::decode(&decoded_frame(&out)) else { panic!("our own bytes") };
-            assert!(again.keys().eq(read.keys()), "not the same when it is said again");
+            assert!(again.looks == read.looks && again.keys().eq(read.keys()), "not the same when it is said again");
             return true;
         }
         // These keep the bytes that came, whose varints may be longer than ours.

@@ -104,6 +104,39 @@ fn a_key_expires_by_itself() {
     client.says("EXPIRE b 100 LT|EXPIRE b 1000 LT|EXPIRE b 1000 XX", ":1 :0 :1");
 }
 
+/// How many places the logs of the two partitions have given out.
+fn decided(cluster: &Cluster) -> Vec<u64> {
+    let status: serde_json::Value = serde_json::from_str(&cluster.run(&["status", "-o", "json"]).out).expect("json");
+    let partitions = status["partitions"].as_array().expect("partitions");
+    let data = partitions.iter().filter(|partition| partition["partition"] != "p0");
+    data.map(|partition| partition["decided_upto"].as_u64().expect("a number")).collect()
+}
+
+/// Looks are reads: they see what was answered before, and take no place in a log.
+#[test]
+fn lifetimes_are_read_without_a_place_in_the_log() {
+    let cluster = cluster(3);
+    let mut clients: Vec<Client> = (0..3).map(|index| Client::connect(port(&cluster, index))).collect();
+    clients[0].says("SET a 12345|SET z 1", "+OK +OK");
+    let before = decided(&cluster);
+    for client in &mut clients {
+        client.says("EXISTS a z none a|TOUCH z a|EXISTS none|STRLEN a|TYPE z|TYPE none", ":3 :2 :0 :5 +string +none");
+        client.says("TTL a|PTTL none|EXPIRETIME z|PEXPIRETIME a", ":-1 :-2 :-1 :-1");
+    }
+    assert_eq!(decided(&cluster), before, "only what is written is logged");
+    for (at, seconds) in [(0, 100), (1, 200), (2, 300)] {
+        clients[at].says(&format!("EXPIRE a {seconds}"), ":1");
+        for client in &mut clients {
+            let left: u64 = client.line("PTTL a")[1..].parse().expect("a number");
+            let all = seconds * 1_000;
+            assert!((all - 60_000..=all).contains(&left), "{left} of {all} ms");
+        }
+    }
+    let ttl = cluster.run(&["ttl", "a"]);
+    assert!(ttl.code == 0 && ttl.out.contains('s'), "{ttl:?}");
+    clients[0].says("MULTI|PERSIST a|TTL a|EXISTS a b|EXEC|TTL a", "+OK +QUEUED +QUEUED +QUEUED *3 :1 :-1 :1 :-1");
+}
+
 #[test]
 fn a_user_shows_its_token_and_is_held_to_its_role() {
     let cluster = cluster(1);
@@ -118,6 +151,14 @@ fn a_user_shows_its_token_and_is_held_to_its_role() {
     assert!(client.line("AUTH wrong").starts_with("-WRONGPASS"));
     client.says(&format!("AUTH root {admin}|SET a 1|SET b 1"), "+OK +OK +OK");
     client.says(&format!("AUTH {reader}|GET a|MGET a ab"), "+OK $1 1 *2 $1 1 $-1");
+    // Whoever may read may ask how long a key stays.
+    client.says(
+        "TTL a|PTTL ab|EXPIRETIME a|EXISTS a|EXISTS a ab|TOUCH a a|TYPE a|STRLEN a",
+        ":-1 :-2 :-1 :1 :1 :2 +string :1",
+    );
+    for denied in ["TTL b", "EXISTS b", "EXISTS a b", "STRLEN b"] {
+        assert!(client.line(denied).starts_with("-NOPERM user ann does not have role read for key b"), "{denied}");
+    }
     assert!(client.line("GET b").starts_with("-NOPERM user ann does not have role read for key b"));
     assert!(client.line("SET a 2").starts_with("-NOPERM user ann does not have role write"));
     // It says nothing any more, and is closed.

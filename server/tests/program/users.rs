@@ -89,6 +89,9 @@ fn assert_may(client: &Client, who: &str, (read, write): (bool, bool), key: &str
     check("gets", client.get(&*key).map(drop), read);
     check("gets anywhere", client.get_as(&*key, ReadMode::AnyReplica).map(drop), read);
     check("gets stale", client.get_as(&*key, ReadMode::Stale).map(drop), read);
+    check("looks at", client.look(&*key).map(drop), read);
+    check("asks for the time to live of", client.ttl(&*key).map(drop), read);
+    check("looks for", client.contains_many([&*key, &*key]).map(drop), read);
     for range in
         [Range::prefix(key.as_bytes()), Range::prefix(key.as_bytes()).reverse(), Range::prefix(key.as_bytes()).stale()]
     {
@@ -128,8 +131,12 @@ fn each_role_does_what_it_includes_over_the_wire() {
         let whole = client.range(..).and_then(|mut range| range.count());
         let across = client.range("a/".."z0").and_then(|mut range| range.count());
         match outside.0 {
-            true => assert!(whole.is_ok() && across.is_ok(), "{name}: {whole:?} {across:?}"),
+            true => {
+                assert!(whole.is_ok() && across.is_ok(), "{name}: {whole:?} {across:?}");
+                assert_eq!(client.contains_many(["z/0", "a/0", "m"]).expect("granted"), [true, true, false], "{name}");
+            }
             false => {
+                assert_denied(name, client.contains_many(["z/0", "a/0"]));
                 assert_denied(name, whole);
                 assert_denied(name, across);
             }

@@ -11,7 +11,7 @@ use coppice_client::session::{CallKey, Effect, Session};
 use coppice_client::wire::{ClientId, Position};
 use coppice_testkit::random::Random;
 
-use super::content::BEYOND;
+use super::content::beyond;
 use super::plan::{Nanos, Plan, Purpose, random};
 use super::positions::Positions;
 
@@ -27,6 +27,8 @@ pub struct Waiting {
     pub key: CallKey,
     /// To be repeated, if its outcome is unknown.
     pub command: Option<Command>,
+    /// Of a look that is a read: at which key, which no history holds.
+    pub look: Option<Value>,
     /// Pairs of a range, in the order in which they came.
     pub pairs: Vec<(Text<'static>, Text<'static>)>,
     /// Pairs that came and that no history holds.
@@ -121,8 +123,7 @@ impl Client {
     /// A command whose effect depends on what is there, on keys beside `key`: the nearest of them share a partition
     /// with it where no boundary lies between.
     pub fn update(&mut self, key: &Bytes, others: &[Bytes]) -> Command {
-        let beyond = |key: &Bytes| Value::from([&key[..], &[BEYOND]].concat());
-        let names: Vec<Value> = others.iter().chain([key]).map(beyond).collect();
+        let names: Vec<Value> = others.iter().chain([key]).map(|key| Value::from(&beyond(key)[..])).collect();
         match self.random.below(10) {
             0..7 => Command::One(self.update_of(&names)),
             7 => Command::Many((0..1 + self.random.below(4)).map(|_| self.update_of(&names)).collect()),

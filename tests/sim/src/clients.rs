@@ -12,7 +12,7 @@ use coppice_testkit::random::Random;
 
 use super::account::End;
 use super::client::{Waiting, key, text, ticket};
-use super::content::is_beyond;
+use super::content::{beyond, is_beyond};
 use super::events::Event;
 use super::lines::{Line, LineId};
 use super::plan::{MS, Nanos};
@@ -82,6 +82,12 @@ impl World {
         let number = each.key(plan, now);
         let key = key(number);
         if plan.workload.updates > 0 && each.random.chance(plan.workload.updates) {
+            if each.random.below(5) == 0 {
+                let (key, mode) = (beyond(&key), mode(&mut each.random));
+                // No history writes such a key: there it is a get that finds nothing. The ledger knows what it finds.
+                let call = Call::Get { key: text(&key) };
+                return (Request::Look { key: key[..].into(), mode }, call, mode == ReadMode::Stale);
+            }
             let home = self.map.position(&key);
             let others = (number + 1..number + 3).map(self::key).filter(|other| self.map.position(other) == home);
             let others: Vec<Bytes> = others.collect();
@@ -137,10 +143,11 @@ impl World {
         let token = each.tokens;
         let impatient = each.random.chance(self.plan.workload.impatient);
         let patience = if impatient { MS + each.random.below(3_000 * MS as usize) as Nanos } else { FOREVER };
-        let (command, limit) = match &request {
-            Request::Command(command) => (Some(command.clone()), 0),
-            Request::Range(range) => (None, range.scan.pairs_max as usize),
-            _ => (None, 0),
+        let (command, limit, look) = match &request {
+            Request::Command(command) => (Some(command.clone()), 0, None),
+            Request::Range(range) => (None, range.scan.pairs_max as usize, None),
+            Request::Look { key, .. } => (None, 0, Some(key.clone())),
+            _ => (None, 0, None),
         };
         let reads = matches!(call, Call::Get { .. } | Call::Range { .. });
         match each.session.submit(token, Time(now + patience), request) {
@@ -150,7 +157,8 @@ impl World {
                 let floor = (reads && !stale).then(|| self.account.positions.clone());
                 let (ticket, resumed) = (None, false);
                 let beyond = 0;
-                let waiting = Waiting { index, key, command, pairs, beyond, positions, ticket, limit, resumed, floor };
+                let waiting =
+                    Waiting { index, key, command, look, pairs, beyond, positions, ticket, limit, resumed, floor };
                 each.waiting.insert(token, waiting);
             }
             // By the client's map, a boundary lies between the keys.
@@ -264,6 +272,12 @@ impl World {
         let now = self.now;
         let Some(mut waiting) = self.clients[client].waiting.remove(&token) else { return };
         let index = waiting.index;
+        if let (Some(key), Ok(Answer { output: Output::One(found), position })) = (&waiting.look, &result) {
+            self.coverage.note("client: a lifetime is read");
+            if let Err((check, what)) = self.oracle.ledger.check_look(*position, key, found) {
+                self.fail(check, what);
+            }
+        }
         let end = match result {
             Ok(answer) => match told(&answer.output, &mut waiting) {
                 Some(output) => {
@@ -423,6 +437,7 @@ fn told_one(result: &OpResult) -> HistoryOutput<'static> {
         OpResult::Insert { present } => HistoryOutput::Value(value(present)),
         OpResult::Cas { done, current } => HistoryOutput::Cas(*done, value(current)),
         OpResult::Get { value: found } => HistoryOutput::Value(value(found)),
-        OpResult::Update { .. } | OpResult::Look { .. } => HistoryOutput::List(Vec::new()),
+        OpResult::Look { .. } => HistoryOutput::Value(None),
+        OpResult::Update { .. } => HistoryOutput::List(Vec::new()),
     }
 }

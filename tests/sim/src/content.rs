@@ -15,6 +15,11 @@ pub fn is_beyond(key: &[u8]) -> bool {
     key.last() == Some(&BEYOND)
 }
 
+/// The key beside `key` that no history holds.
+pub fn beyond(key: &Bytes) -> Bytes {
+    [&key[..], &[BEYOND]].concat().into()
+}
+
 /// Pairs, and when they expire by the partition's own time.
 #[derive(Clone, Debug, Default)]
 pub struct Content {
@@ -68,6 +73,19 @@ impl Content {
         self.pairs.remove(key)
     }
 
+    /// What is known of a key without its value.
+    pub fn look(&self, key: &[u8]) -> OpResult {
+        let length = self.pairs.get(key).map(Bytes::len);
+        let remaining = self.deadlines.get(key).map(|at| at.saturating_sub(self.time));
+        OpResult::Look { exists: length.is_some(), length: length.unwrap_or(0) as u32, remaining }
+    }
+
+    /// The same of all keys that no history holds.
+    pub fn looks(&self) -> BTreeMap<Bytes, OpResult> {
+        let beyond = self.pairs.keys().filter(|key| is_beyond(key));
+        beyond.map(|key| (key.clone(), self.look(key))).collect()
+    }
+
     /// Executes an operation.
     pub fn apply(&mut self, op: &Op<'_>) -> OpResult {
         let current = self.value(op.key());
@@ -100,11 +118,7 @@ impl Content {
                 Some(update) => self.update(key, &update, current),
                 None => self.updated(key, UpdateOutcome::Unmet, None),
             },
-            Op::Look { key } => {
-                let length = current.as_deref().map_or(0, <[u8]>::len) as u32;
-                let remaining = self.deadlines.get(key).map(|at| at.saturating_sub(self.time));
-                OpResult::Look { exists: current.is_some(), length, remaining }
-            }
+            Op::Look { key } => self.look(key),
             Op::Move { key, to, absent } => {
                 let outcome = if current.is_none() {
                     UpdateOutcome::Missing

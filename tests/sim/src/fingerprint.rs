@@ -253,6 +253,7 @@ fn answer(origin: Origin, reply: &Reply, hash: &mut Fingerprint) {
         Reply::Pack(bytes) => hash.write(bytes),
         Reply::Opened(session) => words(session, hash),
         Reply::Read { instance, values, left_out, .. } => words(&(instance, values, left_out), hash),
+        Reply::Looks { instance, looks, .. } => words(&(instance, looks), hash),
         Reply::Range { instance, range, version, .. } => words(&(instance, range, version), hash),
         Reply::CollectedParts { instance, version, cursors } => words(&(instance, version, cursors.len()), hash),
         Reply::Collected { parts, range } => {

@@ -51,6 +51,8 @@ pub struct Ledger {
     shares: BTreeMap<ShareOf, u64>,
     /// The bounds of each partition at each of its tickets.
     bounds: BTreeMap<(Ticket, PartitionId), Bounds>,
+    /// What a look finds at the keys that no history holds, behind each instance that changed it.
+    looks: BTreeMap<PartitionId, BTreeMap<u64, BTreeMap<Bytes, OpResult>>>,
 }
 
 /// Whether keys from `low` up to `high` lie inside.
@@ -145,7 +147,27 @@ impl Ledger {
                 _ => {}
             }
         }
+        self.note_looks(group, instance);
         Ok(())
+    }
+
+    fn note_looks(&mut self, group: PartitionId, instance: u64) {
+        let Some(model) = self.models.get(&group) else { return };
+        let (now, noted) = (model.content.looks(), self.looks.entry(group).or_default());
+        if noted.values().next_back().map_or(!now.is_empty(), |last| *last != now) {
+            noted.insert(instance, now);
+        }
+    }
+
+    /// A client was told of a key that no history holds: that must be what its position says (RD7, RD9).
+    pub fn check_look(&self, at: Position, key: &[u8], found: &OpResult) -> Found {
+        let noted = self.looks.get(&at.partition).and_then(|noted| noted.range(..=at.instance).next_back());
+        let absent = OpResult::Look { exists: false, length: 0, remaining: None };
+        let own = noted.and_then(|(_, looks)| looks.get(key)).unwrap_or(&absent);
+        match own == found {
+            true => Ok(()),
+            false => broken("I7 another look", format!("{} at {at}: {found:?}, and not {own:?}", key.escape_ascii())),
+        }
     }
 
     /// Keys may be due.
@@ -238,6 +260,7 @@ impl Ledger {
                 let content = model.content.split_off(at);
                 let high = model.high.replace(at.clone());
                 self.models.insert(*child, Model { low: at.clone(), high, content, ..Model::default() });
+                self.note_looks(*child, 0);
             }
             BoundaryStep::Seal { partition, .. } if *partition == group => {
                 self.models.entry(group).or_default().sealed = true;

@@ -201,6 +201,7 @@ impl World {
             },
             Reply::Opened(session) => (session.partition, session.instance, session.index),
             Reply::Read { instance, .. }
+            | Reply::Looks { instance, .. }
             | Reply::Range { instance, .. }
             | Reply::CollectedParts { instance, .. }
             | Reply::Validated { instance, .. } => return self.answers(node, group, origin, reply, instance.0),

@@ -47,6 +47,7 @@ pub const CAUGHT: &[Planted] = &[
     planted("snapshot_at_last_executed", 200),
     planted("follower_no_wait", 200),
     planted("stale_from_last_executed", 200),
+    planted("look_undecided", 200),
     planted("snap_no_sessions", 200),
     planted("limits_unlogged", 200),
     planted("undo_no_limits", 400),

@@ -263,7 +263,7 @@ pub const HAZARDS: &[Hazard] = &[
     hazard("RD6", "lease outlives leadership (pause, clock rate)", &[cargo("lease_no_margin")]),
     hazard("RD7", "read of state that is undone is answered", &[cargo("read_survives_undo")]),
     hazard("RD8", "range collected from a moving tree", &[sim("range_no_snapshot")]),
-    hazard("RD9", "stale read undecided or wrongly positioned", &[sim("stale_from_last_executed")]),
+    hazard("RD9", "stale read undecided or misplaced", &[sim("stale_from_last_executed"), sim("look_undecided")]),
     hazard("RD10", "follower gates at the told position but reads a later state", &[sim("follower_gate_at_told")]),
     hazard(
         "RD11",

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use coppice_btree::OpResult;
 use coppice_client::wire::reply::REPLY_BYTES_MAX;
 use coppice_client::wire::{ValidateRequest, Version};
 use coppice_ordering::{Instance, ReadToken, ReplicaId, Ticket, Time};
@@ -154,9 +155,12 @@ impl Replica {
 
     pub(super) fn read_stale(&mut self, origin: Origin, request: &Request, effects: &mut Vec<Effect>) {
         let decided = self.executor.decided();
-        let reply = if self.executor.last_executed() == decided || mutant!(stale_from_last_executed) {
+        let looks = matches!(request, Request::Read(read, ..) if read.looks);
+        let undecided = mutant!(stale_from_last_executed) || looks && mutant!(look_undecided);
+        let reply = if self.executor.last_executed() == decided || undecided {
             read_from(self.executor.machine(), decided, None, request)
         } else if let Request::Read(read, account, _) = request
+            && !looks
             && let Some(found) = self.executor.get_all_decided(|| read.keys(), bytes_max(account))
         {
             values(decided, found, account)
@@ -285,6 +289,13 @@ fn read_from(machine: &Machine, instance: Instance, counted: Option<Version>, re
     let version = counted.map(|version| Version { changes: partition.changes().count(), ..version });
     match request {
         Request::Read(_, account, _) if account.room() == 0 => Reply::Refused(Refusal::Busy(NO_ROOM)),
+        Request::Read(read, account, _) if read.looks => match partition.look_all(read.keys()) {
+            Some(looks) => {
+                let charge = account.charge(looks.len() * size_of::<OpResult>());
+                Reply::Looks { instance, looks, charge }
+            }
+            None => wrong,
+        },
         Request::Read(read, account, _) => {
             values(instance, partition.get_all(read.keys(), bytes_max(account)), account)
         }

@@ -21,6 +21,7 @@ use crate::sessions::SessionLimits;
 use crate::snapshot::{self, TakenSnapshot};
 
 mod expiry;
+mod looks;
 mod responders;
 mod stalled_reads;
 mod tickets;
@@ -441,6 +442,7 @@ fn planted_bugs_of_a_replica_are_caught() {
         ("refused_after_propose", "se6_a_proposed_command_is_never_called_refused_when_the_leader_is_deposed"),
         ("part_undecided", "sp7_a_part_leaves_when_its_place_is_decided"),
         ("read_survives_undo", "rd7_a_read_of_what_is_taken_back_is_not_answered"),
+        ("look_undecided", "looks::rd9_a_stale_look_sees_nothing_that_is_not_decided"),
         ("read_survives_install", "rd7_a_read_of_what_a_snapshot_replaces_is_not_answered"),
         ("follower_gate_at_told", "rd10_a_follower_waits_for_the_tickets_before_what_it_read"),
         (

@@ -421,7 +421,7 @@ impl RespConnection {
             In::Watch => match self.transaction.watch(strings[1..].iter().map(|key| Value::from(*key)).collect()) {
                 Ok(work) => {
                     let call = self.pipeline.draw_call();
-                    effects.push(Effect::Ask(Ask { call, command: work.clone().command(), gets_anywhere: false }));
+                    effects.push(Effect::Ask(Ask { call, command: work.clone().command(), reads_anywhere: false }));
                     self.exclusive = Some((call, Exclusive::Watch(work)));
                     return;
                 }

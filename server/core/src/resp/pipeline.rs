@@ -40,10 +40,10 @@ const WRITTEN_BYTES_MAX: usize = 1 << 20;
 pub struct Ask {
     /// Names it when its answer comes.
     pub call: u64,
-    /// A get is served as a read.
+    /// A get or a look is served as a read.
     pub command: Command,
-    /// It gets keys as of one moment, wherever they lie.
-    pub gets_anywhere: bool,
+    /// It gets or looks at keys as of one moment, wherever they lie.
+    pub reads_anywhere: bool,
 }
 
 #[derive(Debug)]
@@ -175,7 +175,7 @@ impl Pipeline {
             return;
         }
         let (mut blocked, mut passed_over) = (BTreeSet::<Value>::new(), 0);
-        let (mut shared, mut reads) = (Vec::<Shared>::new(), BTreeMap::<Value, u64>::new());
+        let (mut shared, mut reads) = (Vec::<Shared>::new(), BTreeMap::<(Value, bool), u64>::new());
         let mut anywhere = BTreeSet::new();
         let before = self.next_call;
         let reads_max = READS_MAX.min(self.reads + room / self.expected);
@@ -183,7 +183,7 @@ impl Pipeline {
         for (number, slot) in (*first..).zip(slots) {
             let State::Waiting(work) = &slot.state else { continue };
             let partition = match partition_of(map, work) {
-                _ if work.gets_anywhere() => None,
+                _ if work.reads_anywhere() => None,
                 Ok(partition) => partition,
                 Err(reply) => {
                     // Its bytes stay those of the request.
@@ -222,7 +222,8 @@ impl Pipeline {
             }
             *waiting -= 1;
             *under_way += values;
-            let same = work.get().and_then(|key| reads.get(key)).copied();
+            let read_of_one = work.read_of_one();
+            let same = read_of_one.as_ref().and_then(|read| reads.get(read)).copied();
             let call = joins.or(same).unwrap_or_else(|| {
                 *next_call += 1;
                 *next_call
@@ -253,8 +254,8 @@ impl Pipeline {
                 }
                 (_, _, Some(same)) => same.slots.push(number),
                 _ => {
-                    anywhere.extend(work.gets_anywhere().then_some(call));
-                    reads.extend(work.get().map(|key| (key.clone(), call)));
+                    anywhere.extend(work.reads_anywhere().then_some(call));
+                    reads.extend(read_of_one.map(|read| (read, call)));
                     calls.insert(call, Call { slots: vec![number], is_same: true });
                 }
             }
@@ -266,7 +267,7 @@ impl Pipeline {
         asks.extend(asked.map(|(&number, call)| Ask {
             call: number,
             command: self.command(call),
-            gets_anywhere: anywhere.contains(&number),
+            reads_anywhere: anywhere.contains(&number),
         }));
     }
 

@@ -202,17 +202,19 @@ impl Work {
         self.guards.iter().chain(&self.operations).flat_map(keys)
     }
 
-    /// The key, if all that it does is to read one.
-    pub fn get(&self) -> Option<&Value> {
+    /// The key, if all that it does is to get one or to look at one, and which of these.
+    pub fn read_of_one(&self) -> Option<(Value, bool)> {
         match &self.operations[..] {
-            [Operation::Get { key }] if self.guards.is_empty() => Some(key),
+            [Operation::Get { key }] if self.guards.is_empty() => Some((key.clone(), false)),
+            [Operation::Look { key }] if self.guards.is_empty() => Some((key.clone(), true)),
             _ => None,
         }
     }
 
-    /// Whether it gets values as of one moment, wherever the keys lie.
-    pub fn gets_anywhere(&self) -> bool {
-        self.answer == Answer::Values && self.guards.is_empty() && self.operations.len() <= KEYS_MAX
+    /// Whether it reads keys as of one moment, wherever they lie.
+    pub fn reads_anywhere(&self) -> bool {
+        let (reads, few) = (self.guards.is_empty() && self.is_read(), self.operations.len() <= KEYS_MAX);
+        reads && few && matches!(self.answer, Answer::Values | Answer::Count)
     }
 
     /// Whether it changes nothing.
@@ -227,7 +229,8 @@ impl Work {
 
     /// Results that may hold a value.
     pub fn values(&self) -> usize {
-        if self.answers_little() { 0 } else { self.operations.len() }
+        let is_look = |operation: &&Operation| matches!(operation, Operation::Look { .. });
+        if self.answers_little() { 0 } else { self.operations.iter().filter(|operation| !is_look(operation)).count() }
     }
 
     /// Whether its results are small, however large the values are: then it may share a command with others.
@@ -350,7 +353,7 @@ impl Answer {
             Answer::Count => Reply::count(results.iter().filter(|result| is_done(result)).count()),
             Answer::IsDone => Reply::Integer(i64::from(done)),
             Answer::Length => match first {
-                Some(OpResult::Update { length, .. }) => Reply::count(*length),
+                Some(OpResult::Update { length, .. } | OpResult::Look { length, .. }) => Reply::count(*length),
                 _ => Reply::count(value().map_or(0, |value| value.len())),
             },
             Answer::Number => value().and_then(|value| number::signed(&value)).map_or(Reply::Nil, Reply::Integer),

@@ -30,20 +30,16 @@ pub fn mget(arguments: &mut Arguments<'_>) -> Plan {
 }
 
 pub fn exists(arguments: &mut Arguments<'_>) -> Plan {
-    if arguments.count() == 2 {
-        return Ok(Planned::one(Operation::get(arguments.value(1)), Answer::Count));
-    }
     let operations = (1..arguments.count()).map(|at| Operation::look(arguments.value(at))).collect();
     Ok(Planned::work(operations, Answer::Count))
 }
 
-// A read of the value takes no place in the log, as a look does.
 pub fn strlen(arguments: &mut Arguments<'_>) -> Plan {
-    Ok(Planned::one(Operation::get(arguments.value(1)), Answer::Length))
+    Ok(Planned::one(Operation::look(arguments.value(1)), Answer::Length))
 }
 
 pub fn type_of(arguments: &mut Arguments<'_>) -> Plan {
-    Ok(Planned::one(Operation::get(arguments.value(1)), Answer::Type))
+    Ok(Planned::one(Operation::look(arguments.value(1)), Answer::Type))
 }
 
 /// When a key expires, as options and commands say it.

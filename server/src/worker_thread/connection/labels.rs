@@ -22,7 +22,7 @@ pub fn outcome(reply: &Reply) -> Outcome {
         Reply::Read { .. } | Reply::Range { .. } | Reply::CollectedParts { .. } | Reply::Collected { .. } => {
             Outcome::Ok
         }
-        Reply::Validated { .. } => Outcome::Ok,
+        Reply::Looks { .. } | Reply::Validated { .. } => Outcome::Ok,
     }
 }
 

@@ -9,7 +9,7 @@ use coppice_core::worker::{Effect, Note, Report};
 use crate::plan::fault::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 254] = [
+pub const NAMES: [&str; 255] = [
     "fault: crash",
     "fault: a node stops in order",
     "fault: all nodes crash",
@@ -176,6 +176,7 @@ pub const NAMES: [&str; 254] = [
     "snapshot: does not come in time",
     "client: a boundary lies between the keys of one call",
     "client: a call surely had no effect",
+    "client: a lifetime is read",
     "client: a write is repeated after an unknown end",
     "client: an attempt to connect hangs",
     "client: a connection is lost under a call",

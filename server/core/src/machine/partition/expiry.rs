@@ -110,6 +110,11 @@ impl Expiry {
         self.deadlines.get(key).map(moment)
     }
 
+    /// Milliseconds until a key expires; zero: it is due.
+    pub(super) fn remaining(&self, key: &[u8]) -> Option<u64> {
+        self.deadline(key).map(|deadline| deadline.saturating_sub(self.time))
+    }
+
     /// It is so late at least, if no leader of a later ballot has counted meanwhile: that one did not know what this
     /// one had counted, and keys were set by what it counts itself.
     pub(super) fn advance(&mut self, Said { by, time }: Said) {
@@ -159,7 +164,7 @@ impl Expiry {
             (Op::Cas { key, .. }, OpResult::Cas { done: true, .. }) => _ = self.clear(key),
             (Op::Delete { key }, OpResult::Delete { previous: Some(_) }) => _ = self.clear(key),
             (Op::Look { key }, OpResult::Look { remaining, .. }) => {
-                *remaining = self.deadline(key).map(|deadline| deadline.saturating_sub(self.time));
+                *remaining = self.remaining(key);
             }
             (Op::Update { key, terms }, OpResult::Update { outcome, exists, .. })
                 if *outcome == UpdateOutcome::Done =>

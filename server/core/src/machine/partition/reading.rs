@@ -1,6 +1,6 @@
 //! Reading a partition's state: keys, ranges, and parts of queries.
 
-use coppice_btree::{Cursor, Direction, KeyRange, Value};
+use coppice_btree::{Cursor, Direction, KeyRange, OpResult, Value};
 
 use super::Partition;
 
@@ -24,8 +24,7 @@ impl Partition {
     /// positioned (hazards.md MV3).
     pub fn get_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>, bytes_max: usize) -> Option<Values> {
         let keys: Vec<&[u8]> = keys.collect();
-        let own = !self.is_closed() && keys.iter().all(|key| self.range.contains(key));
-        if !own && !mutant!(read_ignores_split) {
+        if !self.owns_all(&keys) {
             return None;
         }
         let mut values = Vec::with_capacity(keys.len());
@@ -45,7 +44,23 @@ impl Partition {
         Some(Values { values, left_out, bytes })
     }
 
-    /// The same in the state before everything that can be taken back, as long as no boundary has moved since. Costs
+    /// What an [`coppice_btree::Op::Look`] at each of `keys` would answer here, if no time passed; `None` as above.
+    /// O(log n) each.
+    pub fn look_all<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Option<Vec<OpResult>> {
+        let keys: Vec<&[u8]> = keys.collect();
+        let look = |key: &&[u8]| {
+            let length = self.tree.get(key).map(<[u8]>::len);
+            let remaining = self.expiry.remaining(key);
+            OpResult::Look { exists: length.is_some(), length: length.unwrap_or(0) as u32, remaining }
+        };
+        self.owns_all(&keys).then(|| keys.iter().map(look).collect())
+    }
+
+    fn owns_all(&self, keys: &[&[u8]]) -> bool {
+        !self.is_closed() && keys.iter().all(|key| self.range.contains(key)) || mutant!(read_ignores_split)
+    }
+
+    /// The values in the state before everything that can be taken back, as long as no boundary has moved since. Costs
     /// what was executed since the last call, and the keys.
     pub fn get_all_before<'k, K: Iterator<Item = &'k [u8]>>(
         &mut self,

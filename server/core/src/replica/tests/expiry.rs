@@ -192,7 +192,7 @@ fn keys_that_a_merge_brings_have_as_long_to_go_as_before() {
 }
 
 /// A pack of a session that sets a key to expire.
-fn lease_of(session: SessionId, number: u64, key: &str, milliseconds: u64) -> bytes::Bytes {
+pub(super) fn lease_of(session: SessionId, number: u64, key: &str, milliseconds: u64) -> bytes::Bytes {
     let expiry = Expiry::After { milliseconds, only: ExpiryCondition::Always };
     let mut terms = Vec::new();
     Update::new(Edit::Set(b"v")).expiring(expiry).write(&mut terms);

@@ -1,7 +1,9 @@
 //! Commands whose effect depends on what is there, and keys that expire: what runs, is taken back, is bounded.
 
 use bytes::Bytes;
-use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, Op, Returns, SettleProgress, Update, UpdateOutcome};
+use coppice_btree::{
+    Condition, Edit, Expiry, ExpiryCondition, Op, OpResult, Returns, SettleProgress, Update, UpdateOutcome,
+};
 use coppice_client::wire::reply::ResultRef;
 use coppice_client::wire::{CommandRefusal, PackWriter, Replies, RepliesWriter, frame};
 use coppice_ordering::Ballot;
@@ -164,6 +166,32 @@ fn what_moves_write_is_bounded_too() {
     log.run(pack.finish(PARENT, 1).expect("a pack").slice(frame::HEADER_BYTES + 1..));
     let undo = log.partition.undo_bytes();
     assert!(undo < 20 << 20, "{undo} bytes of undo");
+}
+
+/// A read of lifetimes says what a command at its position would.
+#[test]
+fn a_look_that_is_read_agrees_with_one_of_the_log() {
+    let mut log = Log::new();
+    log.lease(5, "s", 1_000, 500);
+    log.expire(1_200, &[]);
+    for (number, key) in (6..).zip([&b"s"[..], b"a", b"none"]) {
+        let read = log.partition.look_all([key].into_iter()).expect("its own").remove(0);
+        let OpResult::Look { exists, length, remaining } = read else { panic!("{read:?}") };
+        let told = short(&ResultRef::Look { exists, length, remaining });
+        assert_eq!(log.command(number, None, 0, &[Op::Look { key }]).1, told, "{key:?}");
+        assert_eq!(exists, key != b"none");
+    }
+    let left = |log: &Log| match log.partition.look_all([&b"s"[..]].into_iter()).expect("its own")[..] {
+        [OpResult::Look { remaining, .. }] => remaining,
+        ref other => panic!("{other:?}"),
+    };
+    assert_eq!(left(&log), Some(300));
+    log.expire(1_700, &[]);
+    assert_eq!(left(&log), Some(0), "it is due, and there until the log says that it goes");
+    log.expire(1_700, &["s"]);
+    assert_eq!(left(&log), None);
+    log.split("m", 1);
+    assert_eq!(log.partition.look_all([&b"a"[..], b"s"].into_iter()), None, "the other side has it");
 }
 
 #[test]
