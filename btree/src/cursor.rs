@@ -98,6 +98,20 @@ impl Cursor {
         self.done = true;
     }
 
+    /// Cuts the rest of a walk from the lower end up at a key inside of it: this one ends before the key, and the one
+    /// that is returned goes on there. O(1).
+    ///
+    /// # Panics
+    /// If the walk goes down, or the key is not inside.
+    #[must_use]
+    pub fn split_off(&mut self, at: Key) -> Cursor {
+        let inside = at > self.rest.low && self.rest.high.as_ref().is_none_or(|high| at < *high);
+        assert!(inside && self.direction == Direction::Forward, "a walk is cut inside of what is left of it");
+        let mut upper = self.clone();
+        (self.rest.high, upper.rest.low) = (Some(at.clone()), at);
+        upper
+    }
+
     /// The way it goes.
     pub fn direction(&self) -> Direction {
         self.direction

@@ -15,11 +15,11 @@ use crate::driver::Driver;
 use crate::error::{Error, Reason, Result};
 use crate::handle::Handle;
 use crate::map::PartitionMap;
-use crate::range::{Range, RangeStream};
+use crate::range::{ComparedRange, Range, RangeStream};
 use crate::resume::ResumeToken;
 use crate::session::Request;
 use crate::shared::{Callback, Outcome};
-use crate::wire::ClientId;
+use crate::wire::{ClientId, Stretch};
 
 /// A connection to a cluster. Cloning it is cheap; all clones share their connections, and what they ask for at the
 /// same time travels together. When the last clone is dropped, calls that wait end with [`Reason::Closed`] or unknown.
@@ -437,7 +437,17 @@ impl Client {
     /// # Errors
     /// [`Error::Failed`], with a [`Reason`]. Most come from [`RangeStream::next`].
     pub async fn range(&self, range: impl Into<Range>) -> Result<RangeStream> {
-        RangeStream::begin(self.handle.clone(), range.into()).await
+        RangeStream::begin(self.handle.clone(), range.into(), None).await
+    }
+
+    /// Reads a range, and compares it with what the reader holds: of each [`Stretch`] that reads the same, the nodes
+    /// say so instead of sending its pairs. Stretches ascend and do not overlap. It is one moment, in bounded memory,
+    /// as [`Client::range`] is; a node hashes what it compares.
+    ///
+    /// # Errors
+    /// As [`Client::range`]; [`Reason::Invalid`] if the stretches do not ascend.
+    pub async fn compare(&self, range: impl Into<Range>, stretches: Arc<[Stretch]>) -> Result<ComparedRange> {
+        ComparedRange::begin(self.handle.clone(), range.into(), stretches).await
     }
 }
 

@@ -1,9 +1,11 @@
 //! What a caller asks for, and what it is told: commands and results that own their bytes. Knows nothing of sessions.
 
+use std::sync::Arc;
+
 use coppice_btree::{Condition, Edit, Op, OpResult, Update, Value};
 
 use crate::wire::pack::{PackWriter, PushError, check_op, is_eight, is_known_everywhere};
-use crate::wire::{Position, ResultRef, ScanOptions};
+use crate::wire::{Position, ResultRef, ScanOptions, Stretch};
 
 /// One operation on one key. Strings of up to 15 bytes need no allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -408,4 +410,7 @@ pub struct RangeCall {
     pub scan: ScanOptions,
     /// How it is served.
     pub mode: ReadMode,
+    /// What the reader holds, ascending: of a stretch that reads the same it hears that instead of the pairs. Nodes
+    /// that do not compare send all pairs, as do all where the range is not read whole and upward.
+    pub stretches: Option<Arc<[Stretch]>>,
 }

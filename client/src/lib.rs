@@ -71,7 +71,7 @@ pub use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, OpResult, Retu
 pub use error::{Cause, Error, Reason, Result};
 pub use ids::{ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket};
 pub use map::PartitionMap;
-pub use range::{Pairs, Range, RangeStream};
+pub use range::{ComparedRange, Pairs, Range, RangeStream, Read};
 pub use resume::ResumeToken;
 pub use session::KEYS_MAX;
 pub use shared::{Callback, Outcome};

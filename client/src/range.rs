@@ -4,12 +4,15 @@
 //! read (`Config::optimistic_scans`) or by a ticket (protocol.md 4). A stale one over several is read partition by
 //! partition, each at its own position. What arrives is checked: inside the bounds, in order, in sequence.
 
+mod compared;
 mod pairs;
 
 use std::future::poll_fn;
 use std::ops::{RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+use std::sync::Arc;
 
 use bytes::Bytes;
+pub use compared::{ComparedRange, Read};
 use coppice_btree::Value;
 pub use pairs::Pairs;
 
@@ -18,7 +21,7 @@ use crate::error::{Error, Reason, Result};
 use crate::handle::Handle;
 use crate::session::Request;
 use crate::shared::Chunk;
-use crate::wire::{Part, PartCursor, PartEnd, Position, ScanOptions, Ticket};
+use crate::wire::{Compared, Part, PartCursor, PartEnd, Position, ScanOptions, Stretch, Ticket};
 
 /// Which keys to read, and how. Made from any of Rust's ranges of byte strings: `"a".."c"`, `"a"..="c"`, `.."c"`, `..`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,6 +204,10 @@ pub struct RangeStream {
     slot: Option<u32>,
     /// The chunk that pairs are taken from.
     chunk: Option<PartCursor>,
+    /// What the reader holds of it.
+    stretches: Option<Arc<[Stretch]>>,
+    /// What the last chunk says of a stretch.
+    compared: Option<Compared>,
     /// The last key given out.
     last: Vec<u8>,
     any: bool,
@@ -221,13 +228,15 @@ impl std::fmt::Debug for RangeStream {
 }
 
 impl RangeStream {
-    pub(crate) async fn begin(handle: Handle, range: Range) -> Result<RangeStream> {
+    pub(crate) async fn begin(handle: Handle, range: Range, stretches: Option<Arc<[Stretch]>>) -> Result<RangeStream> {
         let mut stream = RangeStream {
             handle,
             rest: None,
             current: range.clone(),
             slot: None,
             chunk: None,
+            stretches,
+            compared: None,
             last: Vec::new(),
             any: false,
             pairs: 0,
@@ -268,7 +277,8 @@ impl RangeStream {
             ..piece.scan
         };
         let high = piece.high.as_deref().map(Value::from);
-        let call = RangeCall { low: piece.low[..].into(), high, scan, mode };
+        let stretches = self.stretches.clone();
+        let call = RangeCall { low: piece.low[..].into(), high, scan, mode, stretches };
         self.rest = left;
         self.current = piece;
         self.slot = Some(self.handle.shared().range(self.handle.deadline(), Request::Range(call)).await?);
@@ -367,6 +377,7 @@ impl RangeStream {
         if part.ticket.is_some() {
             self.ticket = part.ticket;
         }
+        self.compared = part.compared;
         if self.current.is_counted() && part.end.is_some() {
             self.pairs += part.pairs_so_far;
         }

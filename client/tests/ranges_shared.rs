@@ -34,7 +34,13 @@ impl Asker {
     }
 
     fn ask(&mut self) -> (ConnectionId, Frame) {
-        let range = RangeCall { low: b""[..].into(), high: None, scan: Default::default(), mode: ReadMode::AnyReplica };
+        let range = RangeCall {
+            low: b""[..].into(),
+            high: None,
+            scan: Default::default(),
+            mode: ReadMode::AnyReplica,
+            stretches: None,
+        };
         self.ranges += 1;
         let token = 100 + self.ranges;
         self.bench.session.submit(token, Time(600 * SECOND), Request::Range(range)).expect("there is room");

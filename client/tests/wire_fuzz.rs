@@ -146,6 +146,13 @@ fn samples() -> Vec<Bytes> {
     let scan = ScanOptions { reverse: true, keys_only: true, count_only: false, pairs_max: 9, bytes_max: 1 << 40 };
     CollectRequest { parts, high: bound, scan, credit: 7 }.encode(&mut out, 1);
     samples.push(out.split().freeze());
+    let sum = PairsSum { pairs: 3, bytes: 1 << 20, hash: [0xa7; 32] };
+    let stretch = |low: &[u8], high: Option<&[u8]>| Stretch { low: low.into(), high: high.map(Into::into), sum };
+    let stretches = [stretch(b"a", Some(b"b")), stretch(b"c", None)];
+    for part in [None, Some(PartitionId(1))] {
+        CompareRequest::encode(&mut out, 1, part, (70_000, &stretches, part.is_some()));
+        samples.push(out.split().freeze());
+    }
     let part = |partition, low: &Bytes, high| SubRange {
         partition: PartitionId(partition),
         low: low.clone(),

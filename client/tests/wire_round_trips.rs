@@ -306,6 +306,40 @@ proptest! {
     }
 
     #[test]
+    fn what_a_reader_holds_and_what_becomes_of_it_come_back(
+        keys in proptest::collection::btree_set(vec(any::<u8>(), 0..30), 2..60), open: bool, first: u64, last: bool,
+        part: Option<u32>, sum: (u64, u64, [u8; 32]), same: bool,
+    ) {
+        let (pairs, bytes, hash) = sum;
+        let keys: Vec<Value> = keys.iter().map(|key| key[..].into()).collect();
+        let stretch = |low: &[Value]| {
+            let (low, high) = (low[0].clone(), low.get(1).cloned());
+            Stretch { low, high, sum: PairsSum { pairs, bytes, hash } }
+        };
+        let mut stretches: Vec<Stretch> = keys.chunks(2).map(stretch).filter(|one| one.high.is_some()).collect();
+        if open {
+            stretches.last_mut().unwrap().high = None;
+        }
+        let (part, mut out) = (part.map(PartitionId), BytesMut::new());
+        CompareRequest::encode(&mut out, 6, part, (first, &stretches, last));
+        let request_of = CompareRequest { first, stretches, last };
+        let expected = match part {
+            None => Request::Compare(request_of),
+            Some(partition) => Request::PartCompare { query: 6, partition, request: request_of },
+        };
+        prop_assert_eq!(request(&out), expected);
+        let compared = Compared { number: first, same };
+        let head = PartHead { stream: 7, position: Position::default(), ticket: None, version: None, keys_only: false };
+        let mut out = BytesMut::new();
+        PartWriter::new(&mut out, &head, 3, true).compared(compared).finish(9, Some(PartEnd::Complete));
+        let mut decoder = FrameDecoder::default();
+        decoder.feed(&out);
+        let frame = decoder.next_frame().unwrap().unwrap();
+        let part = Part::decode(&frame.body).unwrap();
+        prop_assert_eq!((part.compared, part.number, part.pairs_so_far, part.len()), (Some(compared), 3, 9, 0));
+    }
+
+    #[test]
     fn reads_and_ranges_come_back(
         eight: bool, stale: bool, anywhere: bool, keys in vec(string(false), 1..30), eights in vec(string(true), 1..30),
         low in string(false), high: Option<Vec<u8>>, flags: [bool; 4], pairs_max: u64, bytes_max: u64, credit: u32,

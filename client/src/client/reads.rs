@@ -106,7 +106,7 @@ impl Client {
         mut take: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
         let keys: BTreeSet<Value> = keys.iter().cloned().collect();
-        let range = RangeCall { low: Value::EMPTY, high: None, scan, mode: self.handle.reads() };
+        let range = RangeCall { low: Value::EMPTY, high: None, scan, mode: self.handle.reads(), stretches: None };
         let request = Request::Keys { keys: keys.into_iter().collect(), range };
         let slot = self.handle.shared().range(self.handle.deadline(), request).await?;
         let mut parts = Parts { shared: self.handle.shared(), slot: Some(slot) };

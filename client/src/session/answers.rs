@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use bytes::BytesMut;
 use coppice_btree::OpResult;
 
-use super::calls::{Call, CallKey, Request};
+use super::calls::{CallKey, Request};
 use super::peers::{ConnectionId, PeerState, PendingRequest, RequestKind, RequestOrigin, pause};
 use super::queue::LastError;
 use super::{Effect, Session};
@@ -14,10 +13,8 @@ use crate::command::{Answer, Output};
 use crate::error::{Cause, Reason};
 use crate::time::Time;
 use crate::wire::control::decode_control;
-use crate::wire::frame::encode_frame;
 use crate::wire::{
-    CommandRefusal, Frame, Kind, MapReply, NodeId, Part, PartEnd, Position, RangeRequest, Refusal, Replies, ResultRef,
-    Section, SessionId,
+    CommandRefusal, Frame, Kind, MapReply, NodeId, Position, Refusal, Replies, ResultRef, Section, SessionId,
 };
 
 /// What keeps a client from its sessions (`sessions_max`).
@@ -506,70 +503,6 @@ impl Session {
         }
     }
 
-    fn on_part(&mut self, now: Time, at: usize, frame: &Frame, effects: &mut Vec<Effect>) -> FrameResult {
-        let part = Part::decode(&frame.body).map_err(|_| ProtocolError("a part that is none"))?;
-        if part.ticket.is_some() {
-            return self.on_query_part(now, at, (frame.stream, &part, frame), effects);
-        }
-        let Some(pending) = self.peers[at].streams.get(frame.stream) else { return Ok(()) };
-        let queue = pending.queue;
-        if let RequestKind::Collect { call, place } = pending.kind {
-            return self.on_collected(now, at, (call, place as usize), (&part, frame), effects);
-        }
-        let RequestKind::Range(range) = &mut pending.kind else {
-            return Err(ProtocolError("an answer to another question"));
-        };
-        let (key, server_collects, begins) = (range.call, range.server_collects, range.next == 0);
-        let counts =
-            matches!(self.calls.get(key), Some(Call { request: Request::Range(call), .. }) if call.scan.count_only);
-        if !range.take(&part, part.is_empty() && (counts || part.end.is_some()), frame.body.len()) {
-            return Err(ProtocolError("a part out of sequence"));
-        }
-        let (credit, pairs) = (range.credit, range.pairs);
-        if server_collects && begins {
-            self.collects.held();
-        }
-        // From here on the call's deadline watches over the range, not the request's.
-        pending.until = Time::NEVER;
-        let timeout = self.config.timeout;
-        let (position, end) = (part.position, part.end);
-        let Some(call) = self.calls.get_mut(key) else { return Ok(()) };
-        call.range.streaming = true;
-        let deadline = if credit > 0 { now + timeout } else { Time::NEVER };
-        call.deadline = deadline;
-        effects.push(Effect::Part { token: call.token, part: frame.body.clone(), as_of: None });
-        self.calls.note_deadline(deadline);
-        if !server_collects {
-            self.confirm(at, queue, false);
-        }
-        if let Some(PartEnd::Complete | PartEnd::Limited) = end {
-            self.peers[at].streams.take(frame.stream);
-            self.complete(key, Answer { output: Output::Loaded(pairs), position }, effects);
-        }
-        Ok(())
-    }
-
-    pub(super) fn on_credit(&mut self, now: Time, key: CallKey, bytes: u32, effects: &mut Vec<Effect>) {
-        if let Some(number) = self.calls.get(key).and_then(|call| call.range.attempt) {
-            return self.on_query_credit(now, number, bytes, effects);
-        }
-        let Some((at, stream)) = self.calls.get(key).and_then(|call| call.range.stream) else { return };
-        let Some(pending) = self.peers[at as usize].streams.get(stream) else { return };
-        let RequestKind::Range(range) = &mut pending.kind else { return };
-        if range.call != key {
-            return;
-        }
-        range.credit += i64::from(bytes);
-        let deadline = if range.credit > 0 { now + self.config.timeout } else { Time::NEVER };
-        if let Some(call) = self.calls.get_mut(key).filter(|call| call.range.streaming) {
-            call.deadline = deadline;
-            self.calls.note_deadline(deadline);
-        }
-        let mut out = BytesMut::new();
-        RangeRequest::encode_credit(&mut out, stream, bytes);
-        self.send(at as usize, out.freeze(), effects);
-    }
-
     pub(super) fn on_cancel(&mut self, key: CallKey, effects: &mut Vec<Effect>) {
         self.cancel_range(key, effects);
         let Some(call) = self.calls.get(key) else { return };
@@ -577,24 +510,6 @@ impl Session {
         let was_sent = call.in_flight || call.maybe || call.number.is_some();
         if call.request.command().is_none() || !was_sent {
             self.forget(key);
-        }
-    }
-
-    /// Tells the server that no more of a range is wanted, if one is under way.
-    pub(super) fn cancel_range(&mut self, key: CallKey, effects: &mut Vec<Effect>) {
-        if let Some(number) = self.calls.get(key).and_then(|call| call.range.attempt) {
-            self.drop_attempt(number, effects);
-        }
-        self.drop_collect(key, effects);
-        let Some((at, stream)) = self.calls.get(key).and_then(|call| call.range.stream) else { return };
-        let at = at as usize;
-        let is_it =
-            |pending: &mut PendingRequest| matches!(&pending.kind, RequestKind::Range(range) if range.call == key);
-        if self.peers[at].streams.get(stream).is_some_and(is_it) {
-            self.peers[at].streams.take(stream);
-            let mut out = BytesMut::new();
-            encode_frame(&mut out, Kind::Cancel, stream, &[]);
-            self.send(at, out.freeze(), effects);
         }
     }
 }

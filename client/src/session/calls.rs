@@ -3,6 +3,7 @@
 use coppice_btree::Value;
 
 use super::collects::RangeCollect;
+use super::comparison::Comparison;
 use super::sessions::SessionKey;
 use crate::command::{Command, RangeCall, ReadMode};
 use crate::time::Time;
@@ -102,6 +103,8 @@ pub(super) struct RangeState {
     pub streaming: bool,
     /// Where it is under way: peer and stream.
     pub stream: Option<(u32, u32)>,
+    /// With what its reader holds, where it is compared.
+    pub comparison: Option<Comparison>,
     /// Across partitions: it was collected, or will not be.
     pub collect_tried: bool,
     /// While it is being collected.

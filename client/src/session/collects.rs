@@ -270,7 +270,8 @@ impl Session {
     ) -> Result<Vec<PartTarget>, CollectStart> {
         let map = self.routes.map().cloned().ok_or(CollectStart::No)?;
         let entries = map.cover(&range.low, range.high.as_deref());
-        if !(2..=PARTS_MAX).contains(&entries.len()) {
+        // A reader who holds much of it wants more than fits in a chunk of each part.
+        if !(2..=PARTS_MAX).contains(&entries.len()) || range.stretches.is_some() {
             return Err(CollectStart::No);
         }
         let first = map.position(&range.low).ok_or(CollectStart::No)?;

@@ -400,7 +400,8 @@ impl Session {
                 self.send_query(now, (queue, peer, stream), (key, range), effects);
                 continue;
             }
-            let request = self.range_request(queue, range);
+            let compares = self.begin_comparison(key, peer);
+            let request = self.range_request(queue, range, compares);
             let Some(call) = self.calls.get_mut(key) else { continue };
             call.in_flight = true;
             call.range.stream = Some((peer as u32, stream));
@@ -411,8 +412,8 @@ impl Session {
         }
     }
 
-    fn range_request(&self, queue: usize, range: RangeCall) -> RangeRequest {
-        let RangeCall { low, high, scan, mode } = range;
+    fn range_request(&self, queue: usize, range: RangeCall, compares: bool) -> RangeRequest {
+        let RangeCall { low, high, scan, mode, .. } = range;
         RangeRequest {
             partition: self.queues[queue].partition,
             low,
@@ -421,7 +422,8 @@ impl Session {
             stale: mode == ReadMode::Stale,
             anywhere: mode != ReadMode::Leader,
             versioned: false,
-            credit: self.config.range_credit,
+            // What is compared announces itself first.
+            credit: if compares { 0 } else { self.config.range_credit },
         }
     }
 

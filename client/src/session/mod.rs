@@ -11,6 +11,7 @@
 //! | `queue`, `dispatch` | what waits for one partition; packing and sending it |
 //! | `peers`, `connect` | nodes, connections, streams, silence |
 //! | `answers` | replies and refusals |
+//! | `ranges`, `comparison` | a range from one node; what its reader holds of it |
 //! | `server_collects`, `collects` | a range across partitions, read and validated by one node, or in each by this client |
 //! | `query`, `queries` | one attempt at a range across partitions; asking, collecting the parts, asking again |
 //! | `routing` | the map: first contact, changes, re-routing |
@@ -21,6 +22,7 @@
 mod answers;
 mod calls;
 mod collects;
+mod comparison;
 mod connect;
 mod dispatch;
 mod outcome;
@@ -28,6 +30,7 @@ mod peers;
 mod queries;
 mod query;
 mod queue;
+mod ranges;
 mod routing;
 mod server_collects;
 mod sessions;

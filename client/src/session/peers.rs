@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 
 use super::calls::CallKey;
+use super::comparison::Told;
 use super::sessions::SessionKey;
 use crate::time::Time;
 use crate::wire::{NodeId, Part, PartEnd, PartitionId, Position};
@@ -98,6 +99,8 @@ pub(super) struct RangeProgress {
     pub server_collects: bool,
     /// Bytes that the server may still send.
     pub credit: i64,
+    /// What the server was told of what the reader holds.
+    pub told: Option<Told>,
 }
 
 impl RangeProgress {
@@ -113,6 +116,7 @@ impl RangeProgress {
             behind: VecDeque::new(),
             server_collects: false,
             credit,
+            told: None,
         }
     }
 
@@ -129,7 +133,13 @@ impl RangeProgress {
             behind: partitions,
             server_collects: true,
             credit,
+            told: None,
         }
+    }
+
+    /// Whether the server owes something; else it is the reader who lets it wait.
+    pub fn owes(&self) -> bool {
+        self.credit > 0 && !self.told.as_ref().is_some_and(Told::is_done)
     }
 
     /// Takes the next chunk, with a body of so many bytes; `false`: it is not the next one.

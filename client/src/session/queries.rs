@@ -9,15 +9,15 @@ use bytes::{Bytes, BytesMut};
 use super::answers::{FrameResult, ProtocolError};
 use super::calls::CallKey;
 use super::peers::{PendingRequest, RequestKind, pause};
-use super::query::{Query, Verdict, first_credit};
+use super::query::{Query, Telling, Verdict, first_credit};
 use super::{Effect, Session};
 use crate::command::{Answer, Output, RangeCall, ReadMode};
 use crate::error::{Cause, Reason};
 use crate::time::Time;
 use crate::wire::frame::encode_frame;
 use crate::wire::{
-    Frame, Kind, NodeId, Part, PartitionId, QueryCompleted, QueryPlan, QueryRequest, encode_part_cancel,
-    encode_part_credit,
+    CompareRequest, Frame, Kind, NodeId, Part, PartitionId, QueryCompleted, QueryPlan, QueryRequest,
+    encode_part_cancel, encode_part_credit,
 };
 
 /// The attempts that are under way, and the calls that wait for their next one.
@@ -97,10 +97,12 @@ impl Session {
         call.in_flight = true;
         call.range.attempt = Some(number);
         let (attempts, voided) = (call.attempts, call.range.voided);
-        let RangeCall { low, high, scan, mode } = range;
+        let compares = self.begin_comparison(key, peer);
+        let RangeCall { low, high, scan, mode, .. } = range;
         let (low, high) = (Bytes::from(&low), high.as_ref().map(Bytes::from));
         let bounds = (low.clone(), high.clone(), scan.reverse);
-        let query = Query::new(key, (peer, stream), bounds, (credit, credit_max));
+        let query = Query::new(key, (peer, stream), bounds, (credit, credit_max), compares);
+        let credit = query.credit_unasked();
         self.queries.under_way.insert(number, Box::new(Attempt { query, until: Time::NEVER }));
         let request = QueryRequest {
             query: number,
@@ -131,6 +133,7 @@ impl Session {
         let verdict = attempt.query.on_plan(plan);
         if verdict == Verdict::Yes {
             self.connect_parts(now, number, effects);
+            self.tell_parts(number, None, effects);
         }
         self.act_on(now, number, verdict, effects)
     }
@@ -179,6 +182,7 @@ impl Session {
             return Ok(());
         };
         let verdict = attempt.query.on_part(at, part, &frame.body);
+        self.tell_parts(number, Some(part.position.partition), effects);
         self.act_on(now, number, verdict, effects)
     }
 
@@ -207,7 +211,12 @@ impl Session {
         let key = attempt.query.call;
         if let Some(call) = self.calls.get_mut(key) {
             let given = !chunks.is_empty();
-            effects.extend(chunks.into_iter().map(|part| Effect::Part { token: call.token, part, as_of: None }));
+            for (part, next) in chunks {
+                if let Some(comparison) = &mut call.range.comparison {
+                    comparison.on_given(part.len(), next);
+                }
+                effects.push(Effect::Part { token: call.token, part, as_of: None });
+            }
             if given {
                 // From here on the call's deadline watches over the range.
                 call.range.streaming = true;
@@ -244,7 +253,25 @@ impl Session {
     pub(super) fn on_query_credit(&mut self, now: Time, number: u32, bytes: u32, effects: &mut Vec<Effect>) {
         if let Some(attempt) = self.queries.under_way.get_mut(&number) {
             attempt.query.on_read(bytes);
+            self.tell_parts(number, None, effects);
             self.grant(now, number, effects);
+        }
+    }
+
+    /// Tells the servers of parts what the reader holds of them ([`Query::tell`]).
+    fn tell_parts(&mut self, number: u32, of: Option<PartitionId>, effects: &mut Vec<Effect>) {
+        let Some(attempt) = self.queries.under_way.get_mut(&number) else { return };
+        let call = self.calls.get(attempt.query.call);
+        let Some(comparison) = call.and_then(|call| call.range.comparison.as_ref()) else { return };
+        let (tellings, all) = (attempt.query.tell(of, comparison), comparison.stretches.clone());
+        for Telling { peer, partition, stretches: (stretches, last), credit } in tellings {
+            let mut out = BytesMut::new();
+            let told = (stretches.start as u64, &all[stretches], last);
+            CompareRequest::encode(&mut out, number, Some(partition), told);
+            if credit > 0 {
+                encode_part_credit(&mut out, number, partition, credit);
+            }
+            self.send(peer, out.freeze(), effects);
         }
     }
 

@@ -5,14 +5,17 @@
 //! counts before the coordinator says `QueryCompleted` of the ticket that they carry: until then they wait here,
 //! bounded by the credit that their part was given. From then on they leave in key order, part after part; the part
 //! that is being read gets the credit that the reader has room for, the ones behind it keep what they were given at
-//! first.
+//! first. Where the parts are compared with what the reader holds, each announces itself without credit, and its server
+//! is told what the reader holds of it as the reader comes near.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use bytes::Bytes;
 use coppice_btree::Value;
 
 use super::calls::CallKey;
+use super::comparison::{Comparison, Told};
 use crate::wire::{NodeId, Part, PartEnd, PartitionId, Position, QueryPlan, Ticket};
 
 /// Partitions of which chunks are kept before a `QueryPlan` says whether they are wanted.
@@ -53,9 +56,11 @@ struct PartStream {
     pairs: u64,
     /// Bytes that may still come.
     credit: i64,
-    /// Chunks that are not given out.
-    held: VecDeque<Bytes>,
+    /// Chunks that are not given out, each with what it says of stretches ([`Told::on_part`]).
+    held: VecDeque<(Bytes, Option<usize>)>,
     end: Option<PartEnd>,
+    /// What its server was told of what the reader holds.
+    told: Option<Told>,
 }
 
 /// How an attempt ended well.
@@ -73,6 +78,17 @@ pub(super) struct Grant {
     pub peer: usize,
     pub partition: PartitionId,
     pub bytes: u32,
+}
+
+/// What the server of a part is to be told of what the reader holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Telling {
+    pub peer: usize,
+    pub partition: PartitionId,
+    /// Which stretches, and whether none follow.
+    pub stretches: (Range<usize>, bool),
+    /// The credit that the part is given with them.
+    pub credit: u32,
 }
 
 /// One attempt. See the module.
@@ -98,6 +114,8 @@ pub(super) struct Query {
     pairs: u64,
     credit_first: u32,
     credit_max: u32,
+    /// The parts are compared: each gets its first credit when it has announced itself.
+    compares: bool,
     /// Bytes that were given out and not read.
     unread: i64,
 }
@@ -114,6 +132,7 @@ impl Query {
         asked: (usize, u32),
         (low, high, reverse): (Bytes, Option<Bytes>, bool),
         (credit_first, credit_max): (u32, u32),
+        compares: bool,
     ) -> Query {
         Query {
             call,
@@ -130,8 +149,38 @@ impl Query {
             pairs: 0,
             credit_first,
             credit_max,
+            compares,
             unread: 0,
         }
+    }
+
+    /// Bytes that a part may send without more words.
+    pub fn credit_unasked(&self) -> u32 {
+        if self.compares { 0 } else { self.credit_first }
+    }
+
+    /// What the servers of parts are to be told of what the reader holds: of the parts that it comes near, or of one
+    /// that something has come of.
+    pub fn tell(&mut self, of: Option<PartitionId>, comparison: &Comparison) -> Vec<Telling> {
+        let places = match of.map(|partition| self.place_of(partition)) {
+            None => self.turn..self.parts.len(),
+            Some(Some(place)) => place..place + 1,
+            Some(None) => 0..0,
+        };
+        let (first, horizon, mut tellings) = (i64::from(self.credit_first), comparison.horizon(), Vec::new());
+        for part in self.parts[places].iter_mut().filter(|part| part.end.is_none()) {
+            let (Some((low, high, _)), Some(peer)) = (&part.plan, part.peer) else { continue };
+            let is_new = part.told.is_none();
+            let told = part.told.get_or_insert_with(|| Told::new(&comparison.stretches, low, high.as_deref()));
+            if !is_new && told.next() >= horizon {
+                break;
+            }
+            let Some(stretches) = told.more(horizon) else { continue };
+            let credit = if is_new { first - part.credit } else { 0 };
+            part.credit += credit;
+            tellings.push(Telling { peer, partition: part.partition, stretches, credit: credit as u32 });
+        }
+        tellings
     }
 
     /// Whether the ticket is the attempt's. The first that is named decides; a chunk alone may be wrong, then the plan
@@ -154,7 +203,7 @@ impl Query {
         }
         let early = std::mem::replace(&mut self.parts, Vec::with_capacity(plan.parts.len()));
         for part in plan.parts {
-            let mut announced = PartStream::new(part.partition, self.credit_first);
+            let mut announced = PartStream::new(part.partition, self.credit_unasked());
             announced.plan = Some((Value::from(&*part.low), part.high.map(|high| Value::from(&*high)), part.node));
             self.parts.push(announced);
         }
@@ -197,7 +246,7 @@ impl Query {
             Some(place) => place,
             None if self.is_planned || self.parts.len() >= EARLY_PARTS_MAX => return Verdict::Void,
             None => {
-                self.parts.push(PartStream::new(partition, self.credit_first));
+                self.parts.push(PartStream::new(partition, self.credit_unasked()));
                 self.note_places();
                 self.parts.len() - 1
             }
@@ -223,12 +272,12 @@ impl Query {
     }
 
     /// Takes out what may be given to the reader now, in key order; the end, if that was all.
-    pub fn give(&mut self, chunks: &mut Vec<Bytes>) -> Option<QueryEnd> {
+    pub fn give(&mut self, chunks: &mut Vec<(Bytes, Option<usize>)>) -> Option<QueryEnd> {
         if !self.may_leave() {
             return None;
         }
         while let Some(part) = self.parts.get_mut(self.turn).filter(|_| self.is_planned) {
-            self.unread += part.held.iter().map(|chunk| chunk.len() as i64).sum::<i64>();
+            self.unread += part.held.iter().map(|(chunk, _)| chunk.len() as i64).sum::<i64>();
             chunks.extend(part.held.drain(..));
             let end = part.end?;
             self.turn += 1;
@@ -275,7 +324,8 @@ impl Query {
     /// Whether the nodes owe the reader something; else it is the reader who lets them wait.
     pub fn is_owed(&mut self) -> bool {
         let all_begun = self.parts.iter().all(|part| part.position.is_some());
-        !all_begun || self.current().is_some_and(|part| part.credit > 0)
+        let owes = |part: &mut PartStream| part.credit > 0 && !part.told.as_ref().is_some_and(Told::is_done);
+        !all_begun || self.current().is_some_and(owes)
     }
 
     /// The node and, once something came, the peer of each part that has not come whole.
@@ -297,6 +347,7 @@ impl PartStream {
             credit: i64::from(credit),
             held: VecDeque::new(),
             end: None,
+            told: None,
         }
     }
 
@@ -309,7 +360,7 @@ impl PartStream {
 
     /// Whether the keys of what is held lie inside the part's bounds. The reader checks that they ascend.
     fn is_inside(&self) -> bool {
-        self.held.iter().all(|body| Part::decode(body).is_ok_and(|part| self.holds(&part)))
+        self.held.iter().all(|(body, _)| Part::decode(body).is_ok_and(|part| self.holds(&part)))
     }
 
     fn holds(&self, part: &Part<'_>) -> bool {
@@ -329,7 +380,8 @@ impl PartStream {
         if !in_sequence || !adds_up || self.position.is_some_and(|position| position != read_at) {
             return Verdict::ProtocolError("a part out of sequence");
         }
-        if self.credit <= 0 {
+        // It announces itself without credit.
+        if self.credit <= 0 && !(part.number == 0 && part.is_empty()) {
             return Verdict::ProtocolError("more of a part than it had credit for");
         }
         if !self.holds(part) {
@@ -344,7 +396,8 @@ impl PartStream {
         if self.held.capacity() == 0 && part.end.is_some() {
             self.held.reserve_exact(1);
         }
-        self.held.push_back(body.clone());
+        let next = self.told.as_mut().and_then(|told| told.on_part(part));
+        self.held.push_back((body.clone(), next));
         Verdict::Yes
     }
 }

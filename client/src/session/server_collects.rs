@@ -38,6 +38,7 @@ impl Session {
             return CollectStart::No;
         }
         let Some(stream) = self.peers[peer].streams.next() else { return CollectStart::No };
+        let compares = self.begin_comparison(key, peer);
         let low = |low: &[u8]| if low > &range.low[..] { low.into() } else { range.low.clone() };
         let last = entries.last().and_then(|entry| entry.high.as_deref());
         let high = match (last, &range.high) {
@@ -48,7 +49,7 @@ impl Session {
             parts: entries.iter().map(|entry| (entry.partition, low(&entry.low))).collect(),
             high,
             scan: range.scan,
-            credit: self.config.range_credit,
+            credit: if compares { 0 } else { self.config.range_credit },
         };
         request.encode(self.peers[peer].asks(), stream);
         let mut partitions: VecDeque<_> = request.parts.iter().map(|(partition, _)| *partition).collect();

@@ -83,6 +83,10 @@ kinds! {
     Validate = 25,
     /// Asks a node for a range over several partitions that it has replicas of.
     Collect = 26,
+    /// What the reader of a range holds of it.
+    Compare = 27,
+    /// What the reader of a query holds of a part.
+    PartCompare = 28,
     // 64 to 127: between nodes.
     /// Answers `Hello`.
     HelloOk = 129,

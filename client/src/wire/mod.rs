@@ -17,6 +17,7 @@
 //! | `Credit`, `Cancel` | client, server of a range | bytes more that may come; no more wanted |
 //! | `Collect` | client, node with a replica of each | [`CollectRequest`]: bounds over several partitions |
 //! | `Validate` | client, server of a range | [`ValidateRequest`]: whether ranges have changed since |
+//! | `Compare`, `PartCompare` | client, server of a range, or of a query's part | [`CompareRequest`]: what the client holds of it |
 //! | `RangeQuery` | client, coordinator | [`QueryRequest`]: bounds over several partitions (see [`query`]) |
 //! | `PartCredit`, `PartCancel` | client, server of a query's parts | bytes more of one part; no more of any wanted |
 //! | `Replies` | back | [`Replies`]: answers to several packs and reads, each with its stream and position |
@@ -26,6 +27,7 @@
 
 mod answer;
 pub mod collect;
+pub mod compare;
 pub mod control;
 pub mod entry;
 pub mod frame;
@@ -49,6 +51,7 @@ pub use crate::ids::{
     ClientId, ClusterId, MapVersion, NodeId, PartitionId, Position, ReplicaId, SessionId, Ticket, Version,
 };
 pub use collect::CollectRequest;
+pub use compare::{CompareRequest, Compared, PairsSum, STRETCHES_MAX, Stretch};
 pub use control::{
     AdminError, AdminReply, AdminRequest, ConfigRow, Hello, HelloOk, InitRequest, Limits, LinkFault, MapGet, MapReply,
     NodeIdentity, Permission, Relay, StatusGet, TRANSFER_DEADLINE_MAX, VerbProperties,
@@ -77,6 +80,8 @@ pub const FEATURE_VALIDATE: u64 = 1;
 pub const FEATURE_COLLECT: u64 = 2;
 /// In [`HelloOk::features`]: the node knows updates, looks (in the log and as reads), moves and guarded commands.
 pub const FEATURE_UPDATE: u64 = 4;
+/// In [`HelloOk::features`]: all nodes of the cluster compare ranges with what their readers hold.
+pub const FEATURE_COMPARE: u64 = 8;
 
 /// Longest key (operations.md 3).
 pub const KEY_BYTES_MAX: usize = 4 * 1024;

@@ -1,15 +1,17 @@
 //! Chunks of a range. Encoded straight from the leaves, numbered, each with the position it was read at.
 //!
 //! ```text
-//! part = u8 flags (1 eight, 2 keys only, 4 end, 8 a limit ended it, 16 ticket, 32 version), u32 pairs,
+//! part = u8 flags (1 eight, 2 keys only, 4 end, 8 a limit ended it, 16 ticket, 32 version, 64 compared), u32 pairs,
 //!        u64 pairs so far, varint partition, varint number, varint instance, varint index,
 //!        [ticket: varint round, varint replica, varint n],
 //!        [version: varint replica, varint incarnation, varint began, varint changes],
+//!        [compared: varint number, u8 same],
 //! pairs pair = key value | key; key, value = varint length, bytes; with `eight` 8 bytes and no length
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::compare::Compared;
 use super::frame::{Kind, begin_frame, end_frame};
 use super::query::{put_ticket, read_ticket};
 use super::validate::{put_version, read_version};
@@ -22,6 +24,7 @@ const FLAG_END: u8 = 4;
 const FLAG_LIMITED: u8 = 8;
 const FLAG_TICKET: u8 = 16;
 const FLAG_VERSION: u8 = 32;
+const FLAG_COMPARED: u8 = 64;
 
 /// How a range ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +46,10 @@ pub struct Part<'a> {
     pub ticket: Option<Ticket>,
     /// Of the range, for those who will ask whether it has changed. On the first chunk, if it was asked for.
     pub version: Option<Version>,
-    /// Pairs of the range so far, this chunk included. In a counted range the pairs are not sent.
+    /// What became of a stretch that the reader named: the chunk has no pairs, those of a stretch that differs follow.
+    pub compared: Option<Compared>,
+    /// Pairs of the range so far, this chunk included, without those of stretches that are the same. In a counted range
+    /// the pairs are not sent.
     pub pairs_so_far: u64,
     /// Set on the last chunk.
     pub end: Option<PartEnd>,
@@ -59,7 +65,7 @@ impl<'a> Part<'a> {
     pub fn decode(body: &'a [u8]) -> Result<Part<'a>, WireError> {
         let mut reader = Reader::new(body);
         let flags = reader.u8()?;
-        if flags & !(FLAG_EIGHT | FLAG_KEYS_ONLY | FLAG_END | FLAG_LIMITED | FLAG_TICKET | FLAG_VERSION) != 0 {
+        if flags >= 128 {
             return Err(WireError::Unknown { what: "part flag", value: u64::from(flags) });
         }
         let count = reader.u32()?;
@@ -69,6 +75,10 @@ impl<'a> Part<'a> {
         let position = Position { partition, instance: reader.varint()?, index: reader.varint_u32()? };
         let ticket = if flags & FLAG_TICKET == 0 { None } else { Some(read_ticket(&mut reader)?) };
         let version = if flags & FLAG_VERSION == 0 { None } else { Some(read_version(&mut reader)?) };
+        let compared = match flags & FLAG_COMPARED {
+            0 => None,
+            _ => Some(Compared { number: reader.varint()?, same: reader.u8()? == 1 }),
+        };
         let end = match flags & (FLAG_END | FLAG_LIMITED) {
             0 => None,
             FLAG_END => Some(PartEnd::Complete),
@@ -88,7 +98,7 @@ impl<'a> Part<'a> {
             }
             reader.finish()?;
         }
-        Ok(Part { position, number, ticket, version, pairs_so_far, end, keys_only, eight, count, pairs })
+        Ok(Part { position, number, ticket, version, compared, pairs_so_far, end, keys_only, eight, count, pairs })
     }
 
     /// How many pairs.
@@ -232,6 +242,15 @@ impl<'b> PartWriter<'b> {
             put_version(out, version);
         }
         PartWriter { out, frame, flags_at, flags, count: 0 }
+    }
+
+    /// The chunk says what became of a stretch, and holds no pairs.
+    #[must_use]
+    pub fn compared(mut self, Compared { number, same }: Compared) -> PartWriter<'b> {
+        self.flags |= FLAG_COMPARED;
+        put_varint(self.out, number);
+        self.out.put_u8(u8::from(same));
+        self
     }
 
     /// Bytes of the chunk's body so far: what counts against the client's credit.

@@ -4,6 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use coppice_btree::Value;
 
 use super::collect::CollectRequest;
+use super::compare::CompareRequest;
 use super::control::{AdminRequest, Hello, MapGet, StatusGet, decode_control};
 use super::entry::{self, Open};
 use super::frame::{Frame, Kind, begin_frame, end_frame};
@@ -53,6 +54,16 @@ pub enum Request {
         /// How many bytes more.
         bytes: u32,
     },
+    /// What the reader of the stream's range holds of it.
+    Compare(CompareRequest),
+    /// What the reader of a query holds of a part.
+    PartCompare {
+        /// Number of the attempt.
+        query: u32,
+        partition: PartitionId,
+        /// What it holds.
+        request: CompareRequest,
+    },
     /// No more of any part of this attempt is wanted on this connection.
     PartCancel {
         /// Number of the attempt.
@@ -95,6 +106,12 @@ impl Request {
                 query: frame.stream,
                 partition,
                 bytes,
+            }),
+            Kind::Compare => CompareRequest::decode(body).map(Request::Compare),
+            Kind::PartCompare => CompareRequest::decode_part(body).map(|(partition, request)| Request::PartCompare {
+                query: frame.stream,
+                partition,
+                request,
             }),
             Kind::PartCancel => Reader::new(body).finish().map(|()| Request::PartCancel { query: frame.stream }),
             Kind::HelloOk
@@ -323,12 +340,14 @@ pub struct RangeRequest {
     /// The first part is to bear the range's [`Version`](super::Version). Nothing says that the range is the newest, or
     /// was when it was asked for, before a [`ValidateRequest`] with that version is answered.
     pub versioned: bool,
-    /// Bytes of parts that may come before the client sends `Credit`. A chunk may overdraw it, the next one waits.
+    /// Bytes of parts that may come before the client sends `Credit`. A chunk may overdraw it, the next one waits. 0:
+    /// an empty chunk says where it is read.
     pub credit: u32,
 }
 
 impl RangeRequest {
-    /// All pairs of a partition in ascending order, read afresh by its leader, which sends nothing without credit.
+    /// All pairs of a partition in ascending order, read afresh by its leader, which announces the range with an empty
+    /// chunk, and sends nothing more without credit.
     #[must_use]
     pub fn whole(partition: PartitionId) -> RangeRequest {
         RangeRequest {

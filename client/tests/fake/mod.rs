@@ -360,7 +360,9 @@ fn answer(state: &State, stream: u32, request: Request, ranges: &mut Ranges, out
             replies.answer(stream, &reply).unwrap();
             replies.finish();
         }
-        Request::Collect(_) => panic!("nobody was told that this is understood"),
+        Request::Collect(_) | Request::Compare(_) | Request::PartCompare { .. } => {
+            panic!("nobody was told that this is understood")
+        }
         Request::Credit(bytes) => credit(state, (stream, None), bytes, ranges, out),
         Request::Cancel => drop(ranges.remove(&(stream, None))),
         Request::Query(query) => begin_query(state, cluster, stream, &query, ranges, out),

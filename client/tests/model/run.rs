@@ -84,5 +84,6 @@ pub fn range_call(low: Bytes, high: Option<Bytes>, reverse: bool) -> RangeCall {
         high: high.as_deref().map(Into::into),
         scan: ScanOptions { reverse, ..ScanOptions::default() },
         mode: ReadMode::Leader,
+        stretches: None,
     }
 }

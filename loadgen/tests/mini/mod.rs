@@ -147,6 +147,7 @@ impl State {
             }
             Request::Range(range) => self.range(stream, &range, out),
             Request::Credit(_) | Request::Cancel | Request::PartCredit { .. } | Request::PartCancel { .. } => {}
+            Request::Compare(_) | Request::PartCompare { .. } => panic!("nobody was told that this is understood"),
             // It says of no feature that it would need these.
             Request::Collect(_) | Request::Validate(_) | Request::Query(_) => {
                 Refusal::Unavailable { text: "not here".into() }.encode(out, stream);

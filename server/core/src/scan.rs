@@ -1,14 +1,21 @@
 //! A range on its way to a client: chunks straight from the leaves of a snapshot, as far as the client's credit
 //! reaches.
 
+mod comparison;
+
+use std::collections::VecDeque;
+
 use bytes::BytesMut;
 use coppice_btree::{Cursor, Direction, FixedBuffer, Run, VariableRun};
 use coppice_client::wire::part::PartHead;
 use coppice_client::wire::{
-    CollectRequest, PartEnd, PartWriter, PartitionId, Position, RangeRequest, ScanOptions, Ticket, Version,
+    CollectRequest, CompareRequest, Compared, PartEnd, PartWriter, PartitionId, Position, RangeRequest, ScanOptions,
+    Ticket, Version,
 };
 use coppice_ordering::Instance;
 
+use self::comparison::{Comparison, Progress};
+use crate::cost::Account;
 use crate::multicast::PartitionQuery;
 
 /// Pairs counted without sending before others have their turn: a fraction of a millisecond.
@@ -82,8 +89,8 @@ pub struct RangeJob {
     cursor: Box<Cursor>,
     terms: Terms,
     position: Position,
-    /// The parts in other partitions that follow.
-    behind: std::vec::IntoIter<(Position, Box<Cursor>)>,
+    /// What follows: the rest of the part, if it is compared piece by piece, and the parts in other partitions.
+    behind: VecDeque<(Position, Box<Cursor>)>,
     /// Of the query that it is a part of.
     ticket: Option<Ticket>,
     /// For a reader who will ask whether it has changed.
@@ -94,6 +101,8 @@ pub struct RangeJob {
     /// Chunks can only hold pairs of eight bytes and eight; until a pair is not.
     eight: bool,
     limited: bool,
+    /// With what its reader holds.
+    comparison: Option<Box<Comparison>>,
     /// Bytes of nodes that had been copied when it began: what was copied since may live on for this snapshot.
     copied: u64,
 }
@@ -112,8 +121,8 @@ impl RangeJob {
 
     /// A range over several partitions, of which there is at least one.
     pub fn collected(parts: Vec<(Position, Box<Cursor>)>, terms: impl Into<Terms>) -> Option<RangeJob> {
-        let mut behind = parts.into_iter();
-        let (position, cursor) = behind.next()?;
+        let mut behind = VecDeque::from(parts);
+        let (position, cursor) = behind.pop_front()?;
         Some(RangeJob { behind, ..RangeJob::at(position, None, cursor, terms.into()) })
     }
 
@@ -122,7 +131,7 @@ impl RangeJob {
             cursor,
             terms,
             position,
-            behind: Vec::new().into_iter(),
+            behind: VecDeque::new(),
             ticket,
             version: None,
             credit: i64::from(terms.credit),
@@ -130,6 +139,7 @@ impl RangeJob {
             sum: Sum::default(),
             eight: true,
             limited: false,
+            comparison: None,
             copied: coppice_btree::copied_bytes(),
         }
     }
@@ -150,20 +160,57 @@ impl RangeJob {
         coppice_btree::copied_bytes() - self.copied
     }
 
-    /// Pairs that it has walked over.
-    pub fn pairs(&self) -> u64 {
-        self.sum.pairs
+    /// What the reader holds of it. A range that is not read whole and upward is not compared: its pairs are sent.
+    pub fn compare(&mut self, request: CompareRequest, account: &Account) {
+        if self.terms.scan == ScanOptions::default() {
+            let first = request.first;
+            let comparison = self.comparison.get_or_insert_with(|| Box::new(Comparison::new(first, account)));
+            comparison.add(request, &mut self.cursor);
+        }
+    }
+
+    /// Pairs that it has walked over, and bytes that it has hashed.
+    pub fn work(&self) -> (u64, u64) {
+        let (pairs, bytes) = self.comparison.as_ref().map_or((0, 0), |comparison| comparison.hashed());
+        (self.sum.pairs + pairs, bytes)
     }
 
     /// Whether the next chunk may be sent.
     pub fn may_send(&self) -> bool {
-        self.credit > 0
+        let goes_on = || self.comparison.as_ref().is_none_or(|comparison| comparison.may_go_on());
+        self.announces() || self.credit > 0 && goes_on()
     }
 
-    /// Appends the next chunk as a frame; `true`: it was the last one.
+    /// Whether its reader, who has given no credit, is to hear that it begins.
+    fn announces(&self) -> bool {
+        self.terms.credit == 0 && self.number == 0 && !self.terms.scan.count_only
+    }
+
+    /// Appends the next chunk as a frame, if there is one after a while; `true`: it was the last one.
     pub fn send(&mut self, stream: u32, out: &mut BytesMut) -> bool {
         if self.terms.scan.count_only {
             return self.count(stream, out);
+        }
+        if self.announces() {
+            return self.send_empty(stream, None, None, out);
+        }
+        if let Some(comparison) = &mut self.comparison {
+            let mut rest = None;
+            let progress = comparison.go_on(&mut self.cursor, &mut rest);
+            if let Some(rest) = rest {
+                self.behind.push_front((self.position, rest));
+            }
+            match progress {
+                Progress::Pairs => {}
+                Progress::Nothing => return false,
+                Progress::Compared(compared) => {
+                    let done = compared.same;
+                    let end = self.end_of_part(done);
+                    self.eight = true;
+                    self.send_empty(stream, Some(compared), end, out);
+                    return self.go_on(done, end);
+                }
+            }
         }
         let head = self.head(stream);
         let start = out.len();
@@ -183,21 +230,39 @@ impl RangeJob {
         self.go_on(done, end)
     }
 
+    /// Appends a chunk without pairs.
+    fn send_empty(
+        &mut self,
+        stream: u32,
+        compared: Option<Compared>,
+        end: Option<PartEnd>,
+        out: &mut BytesMut,
+    ) -> bool {
+        let part = PartWriter::new(out, &self.head(stream), self.number, true);
+        let part = if let Some(compared) = compared { part.compared(compared) } else { part };
+        self.credit -= part.finish(self.sum.pairs, end) as i64;
+        self.number += 1;
+        end.is_some()
+    }
+
     /// How the range ends, if it ends with this part.
     fn end_of_part(&self, done: bool) -> Option<PartEnd> {
         match done {
             true if self.limited => Some(PartEnd::Limited),
-            true if self.behind.as_slice().is_empty() => Some(PartEnd::Complete),
+            true if self.behind.is_empty() => Some(PartEnd::Complete),
             _ => None,
         }
     }
 
-    /// Behind a chunk, the last one of its part or not: whether the range has ended.
+    /// Behind a chunk, the last one of its part or piece or not: whether the range has ended.
     fn go_on(&mut self, done: bool, end: Option<PartEnd>) -> bool {
         if done
             && end.is_none()
-            && let Some((position, cursor)) = self.behind.next()
+            && let Some((position, cursor)) = self.behind.pop_front()
         {
+            if let Some(comparison) = &mut self.comparison {
+                comparison.ends_piece();
+            }
             (self.position, self.cursor, self.eight) = (position, cursor, true);
         }
         end.is_some()

@@ -9,12 +9,12 @@ use coppice_client::wire::part::PartHead;
 use coppice_client::wire::reply::{PackReply, result_bytes};
 use coppice_client::wire::validate::RangeVersion;
 use coppice_client::wire::{
-    AdminReply, AdminRequest, ClientId, ClusterId, CollectRequest, Command, CommandRefusal, Frame, FrameDecoder, Hello,
-    HelloOk, Kind, Limits, MapGet, MapReply, MapVersion, NodeId, NodeIdentity, NodeStatus, OpenRequest, PackWriter,
-    Part, PartCursor, PartEnd, PartWriter, PartitionId, PartitionStatus, Position, QueryCompleted, QueryPlan,
-    QueryRequest, RangeRequest, ReadRequest, Refusal, ReplicaId, ReplicaStatus, Replies, RepliesWriter, Request,
-    ScanOptions, SessionId, Status, StatusGet, SubRange, Ticket, ValidateRequest, Version, encode_part_cancel,
-    encode_part_credit,
+    AdminReply, AdminRequest, ClientId, ClusterId, CollectRequest, Command, CommandRefusal, CompareRequest, Compared,
+    Frame, FrameDecoder, Hello, HelloOk, Kind, Limits, MapGet, MapReply, MapVersion, NodeId, NodeIdentity, NodeStatus,
+    OpenRequest, PackWriter, PairsSum, Part, PartCursor, PartEnd, PartWriter, PartitionId, PartitionStatus, Position,
+    QueryCompleted, QueryPlan, QueryRequest, RangeRequest, ReadRequest, Refusal, ReplicaId, ReplicaStatus, Replies,
+    RepliesWriter, Request, ScanOptions, SessionId, Status, StatusGet, Stretch, SubRange, Ticket, ValidateRequest,
+    Version, encode_part_cancel, encode_part_credit,
 };
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::{Directory, DirectoryState};
@@ -153,6 +153,13 @@ pub fn requests_of(partition: PartitionId, session: SessionId) -> Vec<Shape> {
     keep(&mut out, "v 4");
     encode_part_cancel(&mut out, 7);
     keep(&mut out, "");
+    let sum = PairsSum { pairs: 3, bytes: 1 << 20, hash: [0xa7; 32] };
+    let stretch = |low: &[u8], high: Option<&[u8]>| Stretch { low: low.into(), high: high.map(Into::into), sum };
+    let stretches = [stretch(b"a", Some(b"b")), stretch(b"c", None)];
+    CompareRequest::encode(&mut out, 1, None, (70_000, &stretches, false));
+    keep(&mut out, "b v c(?<0:vv8888l|1:vv8888ll>)");
+    CompareRequest::encode(&mut out, 7, Some(partition), (0, &stretches[..1], true));
+    keep(&mut out, "v b v c(?<0:vv8888l|1:vv8888ll>)");
     for kind in [Kind::Ping, Kind::Cancel] {
         requests.push(tagged(kind as u8, &parse("", &[])));
     }
@@ -445,6 +452,9 @@ pub fn answers() -> Vec<Shape> {
     assert!(part.push(b"apple", b""));
     part.finish(3, None);
     keep(&mut out, "b48vvvv vvv *(l)");
+    let part = PartWriter::new(&mut out, &PartHead { version: None, ..head }, 2, true);
+    part.compared(Compared { number: 70_000, same: true }).finish(3, None);
+    keep(&mut out, "b48vvvv vvv vb");
     let part = |partition, low: &'static str, high: Option<&'static str>| SubRange {
         partition: PartitionId(partition),
         low: Bytes::from_static(low.as_bytes()),

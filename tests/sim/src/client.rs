@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use coppice_btree::{Condition, Edit, Expiry, ExpiryCondition, Returns, Update, Value};
 use coppice_check::event::{Call, Text, Ticket};
-use coppice_client::command::{Command, Operation};
+use coppice_client::command::{Command, Operation, ReadMode};
 use coppice_client::config::Config;
-use coppice_client::session::{CallKey, Effect, Session};
-use coppice_client::wire::{ClientId, Position};
+use coppice_client::session::{CallKey, Effect, Request, Session};
+use coppice_client::wire::{ClientId, PairsSum, Position, ScanOptions, Stretch};
 use coppice_testkit::random::Random;
 
 use super::content::beyond;
@@ -33,6 +33,11 @@ pub struct Waiting {
     pub pairs: Vec<(Text<'static>, Text<'static>)>,
     /// Pairs that came and that no history holds.
     pub beyond: u64,
+    /// All pairs that came, for the client to hold.
+    pub read: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Of a range that is compared with what the client holds: the pairs of each stretch, and how many were the same.
+    pub stretches: Vec<Vec<(Vec<u8>, Vec<u8>)>>,
+    pub same: u64,
     /// Where its parts were read, in the order in which they came.
     pub positions: Vec<Position>,
     /// Of a query over several partitions.
@@ -49,6 +54,10 @@ pub struct Client {
     pub session: Session,
     pub number: usize,
     pub random: Random,
+    /// Decides which ranges are compared: calls are drawn as they are without.
+    pub comparing: Random,
+    /// What it read last of a range.
+    pub held: Vec<(Vec<u8>, Vec<u8>)>,
     pub waiting: BTreeMap<u64, Waiting>,
     /// Operations that it will still submit.
     pub left: u32,
@@ -80,6 +89,8 @@ impl Client {
             session,
             number,
             random,
+            comparing: self::random(plan.seed, Purpose::Client, 1_000 + number as u64),
+            held: Vec::new(),
             waiting: BTreeMap::new(),
             left: plan.workload.operations / plan.workload.clients,
             in_flight: plan.workload.in_flight,
@@ -100,6 +111,27 @@ impl Client {
     /// It reaches all nodes again.
     pub fn comes_back(&mut self) {
         self.absent_until = 0;
+    }
+
+    /// A range that may be compared with what the client holds: the pairs of its stretches.
+    pub fn compare(&mut self, request: &mut Request) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
+        let Request::Range(range) = request else { return Vec::new() };
+        let whole = range.scan == ScanOptions::default() && range.mode != ReadMode::Stale;
+        if !whole || self.comparing.below(3) > 0 {
+            return Vec::new();
+        }
+        let inside = |key: &[u8]| key >= &range.low[..] && range.high.as_ref().is_none_or(|high| key < &high[..]);
+        let mut held: Vec<_> = self.held.iter().filter(|(key, _)| inside(key)).cloned().collect();
+        let (mut all, mut stretches): (Vec<Vec<_>>, Vec<Stretch>) = (Vec::new(), Vec::new());
+        while !held.is_empty() {
+            let rest = held.split_off(held.len().min(1 + self.comparing.below(4)));
+            let sum = PairsSum::of(held.iter().map(|(key, value)| (&key[..], &value[..])));
+            let high = rest.first().map_or(range.high.clone(), |(key, _)| Some(key[..].into()));
+            stretches.push(Stretch { low: held[0].0[..].into(), high, sum });
+            all.push(std::mem::replace(&mut held, rest));
+        }
+        range.stretches = Some(stretches.into());
+        all
     }
 
     fn value(&mut self) -> String {

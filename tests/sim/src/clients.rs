@@ -7,7 +7,7 @@ use coppice_client::command::{Answer, Command, Operation, Output, RangeCall, Rea
 use coppice_client::error::Error;
 use coppice_client::session::{Effect, Input, Request, SubmitError};
 use coppice_client::time::Time;
-use coppice_client::wire::{Part, ScanOptions};
+use coppice_client::wire::{Compared, Part, ScanOptions};
 use coppice_testkit::random::Random;
 
 use super::account::End;
@@ -136,9 +136,10 @@ impl World {
         self.turn(client);
     }
 
-    fn submit(&mut self, client: usize, request: Request, call: Call<'static>, stale: bool) {
+    fn submit(&mut self, client: usize, mut request: Request, call: Call<'static>, stale: bool) {
         let now = self.now;
         let each = &mut self.clients[client];
+        let stretches = each.compare(&mut request);
         each.tokens += 1;
         let token = each.tokens;
         let impatient = each.random.chance(self.plan.workload.impatient);
@@ -156,9 +157,23 @@ impl World {
                 let (pairs, positions) = (Vec::new(), Vec::new());
                 let floor = (reads && !stale).then(|| self.account.positions.clone());
                 let (ticket, resumed) = (None, false);
-                let beyond = 0;
-                let waiting =
-                    Waiting { index, key, command, look, pairs, beyond, positions, ticket, limit, resumed, floor };
+                let (beyond, read, same) = (0, Vec::new(), 0);
+                let waiting = Waiting {
+                    index,
+                    key,
+                    command,
+                    look,
+                    pairs,
+                    beyond,
+                    read,
+                    stretches,
+                    same,
+                    positions,
+                    ticket,
+                    limit,
+                    resumed,
+                    floor,
+                };
                 each.waiting.insert(token, waiting);
             }
             // By the client's map, a boundary lies between the keys.
@@ -245,10 +260,22 @@ impl World {
                 let mut streams = false;
                 match Part::decode(&part) {
                     Ok(part) => {
-                        streams = part.ticket.is_none() && part.end.is_none();
-                        waiting.pairs.extend(part.pairs().map(|(key, value)| (text(key), text(value))));
+                        let compares = !waiting.stretches.is_empty();
+                        streams = part.ticket.is_none() && part.end.is_none() || compares;
+                        let begin = waiting.read.len();
+                        waiting.read.extend(part.pairs().map(|(key, value)| (key.to_vec(), value.to_vec())));
+                        if let Some(Compared { number, same: true }) = part.compared {
+                            let stretch = std::mem::take(&mut waiting.stretches[number as usize]);
+                            waiting.same += stretch.len() as u64;
+                            waiting.read.extend(stretch);
+                            self.coverage.note("client: a range has what its reader holds");
+                        } else if part.compared.is_some() {
+                            self.coverage.note("client: a range has other pairs than its reader holds");
+                        }
+                        let came = waiting.read[begin..].iter();
+                        waiting.pairs.extend(came.clone().map(|(key, value)| (text(key), text(value))));
                         waiting.pairs.retain(|(key, _)| !is_beyond(key));
-                        waiting.beyond += part.pairs().filter(|(key, _)| is_beyond(key)).count() as u64;
+                        waiting.beyond += came.filter(|(key, _)| is_beyond(key)).count() as u64;
                         waiting.ticket = part.ticket.map(ticket);
                         let position = as_of.unwrap_or(part.position);
                         if waiting.positions.last() != Some(&position) {
@@ -281,6 +308,9 @@ impl World {
         let end = match result {
             Ok(answer) => match told(&answer.output, &mut waiting) {
                 Some(output) => {
+                    if matches!(output, HistoryOutput::Pairs(_)) && waiting.read.is_sorted() {
+                        self.clients[client].held = std::mem::take(&mut waiting.read);
+                    }
                     let own = if waiting.positions.is_empty() { vec![answer.position] } else { waiting.positions };
                     if waiting.resumed {
                         self.coverage.note("client: a write that was repeated is answered");
@@ -404,7 +434,7 @@ fn range(low: Bytes, high: Option<Bytes>, limit: u32, reverse: bool, mode: ReadM
     let call = Call::Range { low: text(&low), high: high.as_deref().map(text), limit, reverse };
     let scan = ScanOptions { reverse, pairs_max: u64::from(limit), ..ScanOptions::default() };
     let (low, high) = (low[..].into(), high.as_deref().map(Into::into));
-    let range = RangeCall { low, high, scan, mode };
+    let range = RangeCall { low, high, scan, mode, stretches: None };
     (Request::Range(range), call, mode == ReadMode::Stale)
 }
 
@@ -418,7 +448,7 @@ fn told(output: &Output, waiting: &mut Waiting) -> Option<HistoryOutput<'static>
         Output::One(result) => Some(told_one(result)),
         Output::Many(results) => Some(HistoryOutput::List(results.iter().map(told_one).collect())),
         Output::Loaded(count) => {
-            let all = pairs.len() as u64 + waiting.beyond == *count;
+            let all = pairs.len() as u64 + waiting.beyond == *count + waiting.same;
             if limit > 0 {
                 pairs.truncate(limit);
             }

@@ -9,11 +9,12 @@ use coppice_client::wire::{
     FEATURE_COLLECT, Frame, Kind, NodeId, NodeIdentity, PartitionId, RepliesWriter, encode_frame,
 };
 use coppice_core::connection::{
-    Asker, Dispatch, FEATURES, GreetedNode, Pending, Slice, decode, frame_bytes_max, greet, map_reply,
+    Asker, Dispatch, GreetedNode, Pending, Slice, decode, features, frame_bytes_max, greet, map_reply,
 };
 use coppice_core::cost::Account;
 use coppice_core::replica::QueryPart;
 use coppice_core::request::{Origin, Refusal, Reply};
+use coppice_core::settings::FEATURE_LEVEL;
 use coppice_core::wire_reply::WireReply;
 use coppice_core::worker::Input;
 use coppice_ordering::Time;
@@ -85,6 +86,14 @@ impl World {
                 line.pending.add_part_credit(query, partition, bytes);
                 self.send_chunks(number);
             }
+            Dispatch::Compare(request) => {
+                line.pending.compare(stream, request, &account);
+                self.send_chunks(number);
+            }
+            Dispatch::PartCompare { query, partition, request } => {
+                line.pending.compare_part(query, partition, request, &account);
+                self.send_chunks(number);
+            }
             Dispatch::PartCancel { query } => {
                 line.pending.cancel_parts(query);
                 self.coverage.note("query: its client wants no more parts");
@@ -127,7 +136,7 @@ impl World {
             NodeIdentity { node: NodeId(node as u32 + 1), incarnation: self.nodes[node].store.incarnation() };
         GreetedNode {
             identity: Some((CLUSTER, identity)),
-            features: if collects { FEATURES } else { FEATURES & !FEATURE_COLLECT },
+            features: features(FEATURE_LEVEL) & if collects { u64::MAX } else { !FEATURE_COLLECT },
             map_version: self.nodes[node].process.control.controller.map().version,
             inflight: INFLIGHT,
             inflight_bytes: 16 << 20,

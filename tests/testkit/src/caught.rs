@@ -124,6 +124,7 @@ pub const CAUGHT: &[Planted] = &[
     planted("collects_once", 400),
     planted("validates_anything", 400),
     planted("range_no_snapshot", 400),
+    planted("hash_without_values", 200),
     planted("undo_forward", 400),
     planted("wrong_file_unused", 400),
     planted("frame_checksum_unchecked", 400),

@@ -29,6 +29,7 @@ const ROOMS: &[Room] = &[
             "crc32c",
             "futures-core",
             "postcard",
+            "ring",
             "rustls",
             "rustls-webpki",
             "serde",

@@ -113,7 +113,13 @@ pub fn spans(options: &Options, boundary: &[u8]) -> Result<(), String> {
 }
 
 fn range(low: Value, high: Option<Value>, pairs_max: u64) -> RangeCall {
-    RangeCall { low, high, scan: ScanOptions { pairs_max, ..ScanOptions::default() }, mode: ReadMode::Leader }
+    RangeCall {
+        low,
+        high,
+        scan: ScanOptions { pairs_max, ..ScanOptions::default() },
+        mode: ReadMode::Leader,
+        stretches: None,
+    }
 }
 
 /// A pair's bytes.

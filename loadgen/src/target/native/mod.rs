@@ -146,6 +146,7 @@ impl Native {
                     high: high.map(key),
                     scan: ScanOptions { pairs_max: u64::from(*limit), ..ScanOptions::default() },
                     mode: self.reads,
+                    stretches: None,
                 });
             }
         };

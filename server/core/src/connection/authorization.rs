@@ -37,6 +37,7 @@ pub fn check(rights: &Rights, asked: &Request) -> Result<(), AdmissionError> {
         Request::Hello(_) | Request::Ping | Request::MapGet(_) | Request::Status(_) => Ok(()),
         // About what was admitted before.
         Request::Credit(_) | Request::Cancel | Request::PartCredit { .. } | Request::PartCancel { .. } => Ok(()),
+        Request::Compare(_) | Request::PartCompare { .. } => Ok(()),
         Request::Admin(admin) => {
             let some = admin.properties().permission == Permission::AdminOfSomeKeys;
             allowed(false, Role::Admin, if some { Needs::SomeKeys } else { Needs::AllKeys })

@@ -1,19 +1,28 @@
 //! What a client's hello is answered with.
 
 use coppice_client::wire::{
-    ClusterId, FEATURE_COLLECT, FEATURE_UPDATE, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk, KEY_BYTES_MAX,
-    Limits, MapVersion, NodeIdentity, PROTOCOL, Refusal, VALUE_BYTES_MAX,
+    ClusterId, FEATURE_COLLECT, FEATURE_COMPARE, FEATURE_UPDATE, FEATURE_VALIDATE, FRAME_BYTES_MAX, Hello, HelloOk,
+    KEY_BYTES_MAX, Limits, MapVersion, NodeIdentity, PROTOCOL, Refusal, VALUE_BYTES_MAX,
 };
 
 /// What a node can do beyond the protocol's least.
-pub const FEATURES: u64 = FEATURE_VALIDATE | FEATURE_COLLECT | FEATURE_UPDATE;
+const FEATURES: u64 = FEATURE_VALIDATE | FEATURE_COLLECT | FEATURE_UPDATE | FEATURE_COMPARE;
+
+/// The feature level from which on every node compares ranges.
+const COMPARES: u32 = 2;
+
+/// What a node of a cluster of this feature level says that it can do. Whoever is asked for a query may have any node
+/// serve its parts: what not all nodes know is not told before all do.
+pub fn features(feature_level: u32) -> u64 {
+    if feature_level < COMPARES { FEATURES & !FEATURE_COMPARE } else { FEATURES }
+}
 
 /// The node that a client greets.
 #[derive(Clone, Copy, Debug)]
 pub struct GreetedNode {
     /// Its cluster, and who it is there; none: it waits for `init` or for `node add`.
     pub identity: Option<(ClusterId, NodeIdentity)>,
-    /// What it can do: [`FEATURES`].
+    /// What it can do: [`features`].
     pub features: u64,
     /// Of its map.
     pub map_version: MapVersion,

@@ -22,10 +22,10 @@ pub use clients::ClientConnections;
 use coppice_client::map::PartitionMap;
 use coppice_client::wire::frame::HEADER_BYTES;
 use coppice_client::wire::{
-    self, AdminRequest, ClientId, FRAME_BYTES_MAX, Frame, HELLO_BYTES_MAX, Hello, Kind, MapGet, MapReply, NodeId,
-    PartitionId, Refusal, StatusGet,
+    self, AdminRequest, ClientId, CompareRequest, FRAME_BYTES_MAX, Frame, HELLO_BYTES_MAX, Hello, Kind, MapGet,
+    MapReply, NodeId, PartitionId, Refusal, StatusGet,
 };
-pub use hello::{FEATURES, GreetedNode, greet};
+pub use hello::{GreetedNode, features, greet};
 pub use lifecycle::{Lifecycle, Unwritten};
 pub use peer::{PeerDispatch, PeerFrameError, decode_peer};
 pub use pending::Pending;
@@ -104,6 +104,10 @@ pub enum Dispatch {
     Cancel,
     /// Lets more of a part of a query go ([`Pending::add_part_credit`]).
     PartCredit { query: u32, partition: PartitionId, bytes: u32 },
+    /// Compares the stream's range with what its reader holds ([`Pending::compare`]).
+    Compare(CompareRequest),
+    /// Compares a part of a query ([`Pending::compare_part`]).
+    PartCompare { query: u32, partition: PartitionId, request: CompareRequest },
     /// Drops the parts of a query ([`Pending::cancel_parts`]).
     PartCancel { query: u32 },
     /// Tells the connection's worker, whose reply the stream waits for.
@@ -125,6 +129,10 @@ impl Dispatch {
             wire::Request::Cancel => return Dispatch::Cancel,
             wire::Request::PartCredit { query, partition, bytes } => {
                 return Dispatch::PartCredit { query, partition, bytes };
+            }
+            wire::Request::Compare(request) => return Dispatch::Compare(request),
+            wire::Request::PartCompare { query, partition, request } => {
+                return Dispatch::PartCompare { query, partition, request };
             }
             wire::Request::PartCancel { query } => return Dispatch::PartCancel { query },
             wire::Request::Collect(range) => return Dispatch::Worker(Input::Collect { origin, range }),

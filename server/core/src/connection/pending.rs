@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coppice_client::wire::{PartitionId, Refusal};
+use coppice_client::wire::{CompareRequest, PartitionId, Refusal};
 use coppice_ordering::Time;
 
 use super::RefusedFrame;
@@ -217,6 +217,16 @@ impl<T> Pending<T> {
         self.parts.add_credit((query, partition), bytes);
     }
 
+    /// The client says what it holds of the range of `stream`: charged for until it is compared.
+    pub fn compare(&mut self, stream: u32, request: CompareRequest, account: &Account) {
+        self.ranges.compare(stream, request, account);
+    }
+
+    /// And of a part.
+    pub fn compare_part(&mut self, query: u32, partition: PartitionId, request: CompareRequest, account: &Account) {
+        self.parts.compare((query, partition), request, account);
+    }
+
     /// The client wants no more parts of this query.
     pub fn cancel_parts(&mut self, query: u32) {
         self.parts.drop_all(|(of, _)| *of == query);
@@ -404,7 +414,11 @@ mod tests {
         pending.add_part(part(40, 1), Time(0));
         pending.add_part(part(41, 0), Time(0));
         assert!(!pending.send_chunks((&mut out, 1 << 20), &mut Slice::default()));
-        assert_eq!(sent(&mut out), [(Some(Kind::Part), 2), (Some(Kind::Part), 40)]);
+        assert_eq!(
+            sent(&mut out),
+            [2, 3, 40, 41].map(|of| (Some(Kind::Part), of)),
+            "3 and 41 only announce themselves"
+        );
         assert_eq!((pending.len(), pending.ranges(), pending.has_parts()), (2, 1, true), "3 and 41 wait for credit");
         pending.add_credit(3, 1);
         pending.add_part_credit(41, PartitionId(1), 1);

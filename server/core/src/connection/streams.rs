@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use coppice_client::wire::CompareRequest;
 use coppice_ordering::Time;
 
+use crate::cost::Account;
 use crate::scan::RangeJob;
 
 /// Where the frames of a connection are gathered before its socket takes them.
@@ -105,11 +107,22 @@ impl<K: Copy + Ord> Streams<K> {
         self.fresh.push_back((name, Stream { job, since: now }));
     }
 
+    fn job(&mut self, name: K) -> Option<&mut RangeJob> {
+        let fresh = self.fresh.iter_mut().find(|(of, _)| *of == name).map(|(_, stream)| stream);
+        self.begun.get_mut(&name).or(fresh).map(|stream| &mut stream.job)
+    }
+
     /// The client makes room for more of one.
     pub(super) fn add_credit(&mut self, name: K, bytes: u32) {
-        let fresh = self.fresh.iter_mut().find(|(of, _)| *of == name).map(|(_, stream)| stream);
-        if let Some(stream) = self.begun.get_mut(&name).or(fresh) {
-            stream.job.add_credit(bytes);
+        if let Some(job) = self.job(name) {
+            job.add_credit(bytes);
+        }
+    }
+
+    /// The client says what it holds of one.
+    pub(super) fn compare(&mut self, name: K, request: CompareRequest, account: &Account) {
+        if let Some(job) = self.job(name) {
+            job.compare(request, account);
         }
     }
 
@@ -142,10 +155,11 @@ impl<K: Copy + Ord> Streams<K> {
     ) -> bool {
         let mut send = |name: K, job: &mut RangeJob, sink: &mut S| {
             let mut last = false;
-            let (pairs, bytes) = (job.pairs(), sink.bytes());
+            let ((pairs, hashed), bytes) = (job.work(), sink.bytes());
             sink.append(|out| last = job.send(stream_of(name), out));
-            slice.pairs = slice.pairs.saturating_sub((job.pairs() - pairs).max(MIN_PAIRS));
-            slice.bytes = slice.bytes.saturating_sub(sink.bytes().saturating_sub(bytes));
+            let (pairs, hashed) = (job.work().0 - pairs, job.work().1 - hashed);
+            slice.pairs = slice.pairs.saturating_sub(pairs.max(MIN_PAIRS));
+            slice.bytes = slice.bytes.saturating_sub(sink.bytes().saturating_sub(bytes) + hashed as usize);
             if last {
                 ended(name);
             }

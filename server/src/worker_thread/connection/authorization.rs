@@ -10,7 +10,7 @@ use coppice_client::token::Token;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{Hello, Kind, NodeIdentity, Refusal as Refused, Request as Asked};
 use coppice_core::access::{Access, CertificateName, Credentials, Denial, Rights, Stranger};
-use coppice_core::connection::{AdmissionError, FEATURES, GreetedNode, check};
+use coppice_core::connection::{AdmissionError, GreetedNode, check, features};
 
 use super::serve::put;
 use super::state::refuse_and_close;
@@ -124,7 +124,7 @@ pub(super) fn greet(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>,
             .own
             .identity()
             .map(|Identity { cluster, node, incarnation, .. }| (cluster, NodeIdentity { node, incarnation })),
-        features: FEATURES,
+        features: features(shared.cluster.feature_level()),
         map_version: shared.cluster.map().version,
         inflight: shared.config.limits.inflight,
         inflight_bytes: shared.config.limits.inflight_bytes,

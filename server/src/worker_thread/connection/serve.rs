@@ -9,6 +9,7 @@ use bytes::BytesMut;
 use coppice_client::wire::control::encode_control;
 use coppice_client::wire::{Frame, FrameDecoder, Kind, encode_frame};
 use coppice_core::connection::{Dispatch, Pending, RefusedFrame, Slice, Unwritten, decode, frame_bytes_max};
+use coppice_core::cost::Account;
 use coppice_core::worker::Input;
 
 use super::state::refuse_and_close;
@@ -144,6 +145,12 @@ pub(super) fn handle(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>
             connection.state.borrow_mut().pending.add_part_credit(query, partition, bytes);
             thread.borrow_mut().touch_connection(connection);
         }
+        Dispatch::Compare(request) => {
+            compare(thread, connection, |pending, account| pending.compare(stream, request, account));
+        }
+        Dispatch::PartCompare { query, partition, request } => {
+            compare(thread, connection, |pending, account| pending.compare_part(query, partition, request, account));
+        }
         Dispatch::PartCancel { query } => connection.state.borrow_mut().pending.cancel_parts(query),
         Dispatch::Map(get) => {
             let reply = thread.borrow().shared.cluster.map_reply(get);
@@ -155,6 +162,19 @@ pub(super) fn handle(thread: &RefCell<WorkerThread>, connection: &Rc<Connection>
             control_requests::ask_admin(&mut thread.borrow_mut(), connection, stream, by, *admin);
         }
     }
+}
+
+/// Takes what the client holds of a range or part, which may go on then.
+fn compare(
+    thread: &RefCell<WorkerThread>,
+    connection: &Rc<Connection>,
+    take: impl FnOnce(&mut Pending<PendingRequest>, &Account),
+) {
+    {
+        let State { pending, charges, .. } = &mut *connection.state.borrow_mut();
+        take(pending, &charges.account);
+    }
+    thread.borrow_mut().touch_connection(connection);
 }
 
 /// Notes that `stream` waits for an answer, and tells the worker, unless there is no room for the request.

@@ -9,7 +9,7 @@ use coppice_core::worker::{Effect, Note, Report};
 use crate::plan::fault::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 255] = [
+pub const NAMES: [&str; 257] = [
     "fault: crash",
     "fault: a node stops in order",
     "fault: all nodes crash",
@@ -250,6 +250,8 @@ pub const NAMES: [&str; 255] = [
     "quiescence: a node is lost",
     "a node is told that another one's process ended",
     "client: a range across partitions is one moment without a ticket",
+    "client: a range has what its reader holds",
+    "client: a range has other pairs than its reader holds",
     "validation: unchanged",
     "validation: changed",
     "collect: one moment",

@@ -290,6 +290,8 @@ pub const OTHERS: &[&str] = &[
     "version_chain_unchecked",
     // Backups damaged, written over, restored over keys or unproven; the first of equal rows counts (operations.md 7).
     "chunk_unchecked",
+    // A changed value is taken for the one that a backup holds (protocol.md 7.4).
+    "hash_without_values",
     "upload_writes_over",
     "restore_writes_over",
     "restore_unproven",
