@@ -2,13 +2,16 @@
 //! an object store.
 //!
 //! A reading that is interrupted begins again, at another moment: a backup is one moment, or none. What the earlier
-//! reading has written, or an earlier backup, is not written again where it has not changed.
+//! reading has written, or an earlier backup, is not read and written again where it has not changed: the nodes compare
+//! their pairs with the chunks that are there.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coppice_btree::Digest;
-use coppice_client::{Client, Range, RangeStream};
+use coppice_client::wire::Stretch;
+use coppice_client::{Client, ComparedRange, Range, Read};
 use tokio::sync::mpsc;
 
 use crate::chunk::{Chunk, Cutter};
@@ -24,6 +27,9 @@ const READINGS_MAX: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause behind a chunk: the reading must end before its snapshots expire.
 const PACE_PAUSE_MAX: Duration = Duration::from_millis(100);
+/// Shorter pauses are added up, since nodes use them: a node compares 32 chunks ahead of the reader, which takes it some
+/// five milliseconds.
+const PACE_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Chunks that wait to be written: what the reader is ahead of the disk.
 const CHUNKS_AHEAD: usize = 8;
 
@@ -34,7 +40,7 @@ pub struct Plan {
     pub directory: PathBuf,
     /// Goes on with an interrupted one.
     pub resume: bool,
-    /// An earlier backup, whose chunks are not written again.
+    /// An earlier backup, whose chunks are not read and written again.
     pub since: Option<PathBuf>,
     /// Percent of the time, from 1 to 100, in which it reads: the rest is for the others whom the cluster serves.
     pub pace: u32,
@@ -47,7 +53,7 @@ pub struct Plan {
 pub enum Progress {
     /// It goes on with so many chunks, of so many bytes.
     Held(usize, u64),
-    /// Pairs and bytes read so far.
+    /// Pairs so far, and their bytes, read or unchanged.
     Read(u64, u64),
     /// The reading was interrupted for this reason, and begins again at another moment.
     Again(String),
@@ -62,6 +68,8 @@ pub struct Done {
     pub written: u64,
     /// Bytes of chunks that were there.
     pub unchanged: u64,
+    /// Bytes of keys and values that nodes have sent in the last reading.
+    pub read: u64,
 }
 
 /// What one reading has come to.
@@ -74,12 +82,18 @@ struct Reading {
 
 impl Reading {
     fn take(&mut self, chunk: &Chunk) -> Result<()> {
-        let (location, new) = self.store.put(chunk)?;
-        let summary = chunk.summary();
-        *(if new { &mut self.written } else { &mut self.unchanged }) += u64::from(summary.bytes);
-        self.chunks.push(ChunkEntry::new(location.file, location.at, &summary, chunk.low()));
+        let (entry, new) = self.store.put(chunk)?;
+        *(if new { &mut self.written } else { &mut self.unchanged }) += u64::from(chunk.summary().bytes);
+        self.chunks.push(entry);
         Ok(())
     }
+}
+
+/// What a reading comes to, piece by piece in key order.
+enum Piece {
+    Chunk(Chunk),
+    /// A chunk that is there already.
+    Same(ChunkEntry),
 }
 
 /// What the range said of itself.
@@ -87,9 +101,25 @@ impl Reading {
 struct Moment {
     pairs: u64,
     bytes: u64,
+    /// Bytes that came.
+    read: u64,
     digest: Digest,
     ticket: Option<String>,
     positions: Vec<String>,
+}
+
+impl Moment {
+    fn add(&mut self, piece: &Piece) {
+        match piece {
+            Piece::Chunk(chunk) => self.digest = self.digest.and(chunk.summary().digest),
+            Piece::Same(entry) => {
+                if let (Some(summary), Some(sum)) = (entry.summary(), entry.sum()) {
+                    self.digest = self.digest.and(summary.digest);
+                    (self.pairs, self.bytes) = (self.pairs + sum.pairs, self.bytes + sum.bytes);
+                }
+            }
+        }
+    }
 }
 
 /// Backs a cluster up.
@@ -116,9 +146,10 @@ pub async fn backup(client: &Client, plan: &Plan, mut told: impl FnMut(Progress)
         match ended {
             Ok(moment) => {
                 let Reading { store, chunks, written, unchanged } = done;
+                let read = moment.read;
                 let header = header(&plan.program, cluster.to_string(), moment);
                 let manifest = blocking(move || store.finish(header, chunks)).await?;
-                return Ok(Done { manifest, written, unchanged });
+                return Ok(Done { manifest, written, unchanged, read });
             }
             Err(Error::Client(error))
                 if reading < READINGS_MAX && error.reason().is_some_and(|why| again(why, reading)) =>
@@ -166,16 +197,23 @@ async fn read(
     store: ChunkStore,
     told: &mut impl FnMut(Progress),
 ) -> (Result<Reading>, Result<Moment>) {
-    let (sender, mut receiver) = mpsc::channel::<Chunk>(CHUNKS_AHEAD);
+    let (sender, mut receiver) = mpsc::channel::<Piece>(CHUNKS_AHEAD);
+    let (stretches, there) = store.stretches();
     let writer = tokio::task::spawn_blocking(move || {
         let mut reading = Reading { store, chunks: Vec::new(), written: 0, unchanged: 0 };
-        while let Some(chunk) = receiver.blocking_recv() {
-            reading.take(&chunk)?;
+        while let Some(piece) = receiver.blocking_recv() {
+            match piece {
+                Piece::Chunk(chunk) => reading.take(&chunk)?,
+                Piece::Same(entry) => {
+                    reading.unchanged += entry.summary().map_or(0, |summary| u64::from(summary.bytes));
+                    reading.chunks.push(entry);
+                }
+            }
         }
         reading.store.flush()?;
         Ok(reading)
     });
-    let ended = stream(client, pace, &sender, told).await;
+    let ended = stream(client, pace, (stretches.into(), there), &sender, told).await;
     drop(sender);
     match writer.await {
         Ok(reading) => (reading, ended),
@@ -186,46 +224,58 @@ async fn read(
 async fn stream(
     client: &Client,
     pace: u32,
-    chunks: &mpsc::Sender<Chunk>,
+    (stretches, there): (Arc<[Stretch]>, Vec<ChunkEntry>),
+    pieces: &mpsc::Sender<Piece>,
     told: &mut impl FnMut(Progress),
 ) -> Result<Moment> {
-    let mut range = client.range(Range::new(..)).await?;
+    let mut range = client.compare(Range::new(..), stretches).await?;
     let (mut cutter, mut moment) = (Cutter::default(), Moment::default());
-    let mut begun = Instant::now();
-    while let Some((key, value)) = range.next().await? {
-        moment.pairs += 1;
-        moment.bytes += (key.len() + value.len()) as u64;
-        if let Some(chunk) = cutter.push(key, value) {
-            moment.digest = moment.digest.and(chunk.summary().digest);
+    let (mut begun, mut pause) = (Instant::now(), Duration::ZERO);
+    loop {
+        let read = range.next().await?;
+        let goes_on = read.is_some();
+        let (chunk, same) = match read {
+            Some(Read::Pair(key, value)) => {
+                let bytes = (key.len() + value.len()) as u64;
+                moment.pairs += 1;
+                (moment.bytes, moment.read) = (moment.bytes + bytes, moment.read + bytes);
+                (cutter.push(key, value), None)
+            }
+            // Chunks end where partitions do: a node compares what lies in one.
+            Some(Read::Partition) | None => (cutter.finish(), None),
+            Some(Read::Same(number)) => (cutter.finish(), Some(there[number].clone())),
+        };
+        for piece in chunk.map(Piece::Chunk).into_iter().chain(same.map(Piece::Same)) {
+            moment.add(&piece);
             told(Progress::Read(moment.pairs, moment.bytes));
-            if chunks.send(chunk).await.is_err() {
+            if pieces.send(piece).await.is_err() {
                 // The writer has failed, and says why.
                 return Ok(moment);
             }
-            tokio::time::sleep(pace_pause(begun.elapsed(), pace)).await;
+            pause += pace_pause(begun.elapsed(), pace);
+            if pause >= PACE_PAUSE_MIN {
+                tokio::time::sleep(std::mem::take(&mut pause)).await;
+            }
             begun = Instant::now();
         }
+        if !goes_on {
+            told(Progress::Read(moment.pairs, moment.bytes));
+            return Ok(Moment { ticket: ticket(&range), positions: positions(&range), ..moment });
+        }
     }
-    if let Some(chunk) = cutter.finish() {
-        moment.digest = moment.digest.and(chunk.summary().digest);
-        // A writer that has failed says why itself.
-        let _ = chunks.send(chunk).await;
-    }
-    told(Progress::Read(moment.pairs, moment.bytes));
-    Ok(Moment { ticket: ticket(&range), positions: positions(&range), ..moment })
 }
 
-/// How long to pause behind a chunk that took so long. Where the cluster is busy chunks take longer, and the pause too.
+/// The pause that a chunk costs which took so long. Where the cluster is busy chunks take longer, and the pause too.
 fn pace_pause(busy: Duration, pace: u32) -> Duration {
     let pace = pace.clamp(1, 100);
     (busy * (100 - pace) / pace).min(PACE_PAUSE_MAX)
 }
 
-fn ticket(range: &RangeStream) -> Option<String> {
+fn ticket(range: &ComparedRange) -> Option<String> {
     range.ticket().map(|ticket| ticket.to_string())
 }
 
-fn positions(range: &RangeStream) -> Vec<String> {
+fn positions(range: &ComparedRange) -> Vec<String> {
     range.positions().iter().map(ToString::to_string).collect()
 }
 

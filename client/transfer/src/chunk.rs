@@ -7,14 +7,14 @@
 //! body   = (varint length, key, varint length, value).. | (key, value).. | u64 pairs of the file
 //! ```
 //!
-//! Integers are little-endian. Where a chunk ends is decided by its keys and sizes alone ([`Cutter`]): two readings of
-//! a store that has changed in few places have most chunks in common.
+//! Integers are little-endian. A chunk ends where its keys and sizes say ([`Cutter`]), and where a partition or a chunk
+//! that is there already begins: two readings of a store that has changed in few places have most chunks in common.
 
 use std::io::{self, Read, Write};
 
 use bytes::{BufMut, BytesMut};
 use coppice_btree::Digest;
-use coppice_client::wire::{KEY_BYTES_MAX, Reader, VALUE_BYTES_MAX, put_varint};
+use coppice_client::wire::{KEY_BYTES_MAX, PairsSum, Reader, VALUE_BYTES_MAX, put_varint};
 
 /// The beginning of a file, without its format.
 pub const MAGIC: &[u8; 14] = b"coppice pairs\n";
@@ -75,6 +75,16 @@ impl Chunk {
     /// The first key.
     pub fn low(&self) -> &[u8] {
         self.pairs().next().map_or(&[], |(key, _)| key)
+    }
+
+    /// The last key.
+    pub fn last(&self) -> &[u8] {
+        self.pairs().last().map_or(&[], |(key, _)| key)
+    }
+
+    /// What nodes compare it by. O(bytes).
+    pub fn sum(&self) -> PairsSum {
+        PairsSum::of(self.pairs())
     }
 
     /// The pairs in key order.

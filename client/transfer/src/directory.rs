@@ -7,11 +7,13 @@
 //! lock             held by the process that writes, in a directory
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::path::{Path, PathBuf};
 
 use coppice_btree::Digest;
+use coppice_client::wire::{PairsSum, Stretch};
 
 use crate::chunk::{self, Chunk, FILE_HEADER_BYTES, ReadError, Record, Summary};
 use crate::error::{Error, Refusal, Result, at, damaged};
@@ -30,13 +32,22 @@ pub struct Location {
     pub at: u64,
 }
 
+/// A chunk of all keys from its first one to before `high`.
+#[derive(Clone, Debug)]
+struct Held {
+    high: Option<Vec<u8>>,
+    entry: ChunkEntry,
+}
+
 /// The files of a backup that is being written. A chunk that it holds, or an earlier backup does, is not written again.
 #[derive(Debug)]
 pub struct ChunkStore {
     storage: Box<dyn Storage>,
     files: Vec<FileEntry>,
     bases: Vec<Base>,
-    known: HashMap<Summary, Location>,
+    known: HashMap<Summary, (Location, Option<PairsSum>)>,
+    /// By their first keys, chunks that nodes can compare with what they read: no two of the same keys.
+    held: BTreeMap<Vec<u8>, Held>,
     /// The number of the last file here.
     last: u64,
     /// Whether the last file takes more chunks.
@@ -69,7 +80,7 @@ impl ChunkStore {
         pairs.sort();
         let last = pairs.last().map_or(0, |(number, _)| *number);
         let (files, bases, known) = (Vec::new(), Vec::new(), HashMap::new());
-        let mut store = ChunkStore { storage, files, bases, known, last, open: false };
+        let mut store = ChunkStore { storage, files, bases, known, held: BTreeMap::new(), last, open: false };
         pairs.into_iter().try_for_each(|(_, name)| store.take_in(name))?;
         Ok(store)
     }
@@ -91,7 +102,7 @@ impl ChunkStore {
                     _ => break,
                 };
                 let location = Location { file: self.files.len(), at: end };
-                self.known.insert(chunk.summary(), location);
+                self.note(&chunk, location);
                 end += chunk::HEADER_BYTES + u64::from(chunk.summary().bytes);
             }
         }
@@ -119,7 +130,7 @@ impl ChunkStore {
             self.bases.push(Base { path, id: id.clone() });
             sizes.push(storage.list()?.into_iter().collect::<HashMap<_, _>>());
         }
-        let first = self.files.len();
+        let (first, own) = (self.files.len(), std::mem::take(&mut self.held));
         for file in &manifest.header.files {
             let base = file.base.map_or(0, |base| base + 1);
             let path = storages[base].address().join(&file.name);
@@ -129,21 +140,58 @@ impl ChunkStore {
             }
             self.files.push(FileEntry { base: Some(base), ..file.clone() });
         }
-        for entry in &manifest.chunks {
+        let highs = manifest.chunks.iter().skip(1).map(ChunkEntry::low).chain([None]);
+        for (entry, high) in manifest.chunks.iter().zip(highs) {
+            let mut entry = entry.clone();
+            entry.file += first;
             if let Some(summary) = entry.summary() {
-                self.known.entry(summary).or_insert(Location { file: first + entry.file, at: entry.at });
+                let location = Location { file: entry.file, at: entry.at };
+                self.known.entry(summary).or_insert((location, entry.sum()));
             }
+            self.hold(high, entry);
         }
+        // What an interrupted reading has left is newer.
+        own.into_values().for_each(|Held { high, entry }| self.hold(high, entry));
         Ok(())
     }
 
-    /// Keeps a chunk; returns where it lies, and whether it had to be written.
+    /// Holds a chunk of the keys from its first one to before `high`, in place of those of any of these keys.
+    fn hold(&mut self, high: Option<Vec<u8>>, entry: ChunkEntry) {
+        let (Some(low), Some(_)) = (entry.low(), entry.sum()) else { return };
+        let below = self.held.range((Unbounded, high.clone().map_or(Unbounded, Excluded))).rev();
+        let overlaps = |held: &Held| held.high.as_ref().is_none_or(|high| *high > low);
+        let gone: Vec<_> = below.take_while(|(_, held)| overlaps(held)).map(|(low, _)| low.clone()).collect();
+        gone.iter().for_each(|low| drop(self.held.remove(low)));
+        self.held.insert(low, Held { high, entry });
+    }
+
+    /// Notes where a chunk lies.
+    fn note(&mut self, chunk: &Chunk, location: Location) -> ChunkEntry {
+        let (summary, sum) = (chunk.summary(), chunk.sum());
+        self.known.insert(summary, (location, Some(sum)));
+        let entry = ChunkEntry::new(location.file, location.at, (&summary, &sum), chunk.low());
+        self.hold(Some([chunk.last(), &[0]].concat()), entry.clone());
+        entry
+    }
+
+    /// What nodes are told of the chunks that are here, in key order, and the chunks.
+    pub fn stretches(&self) -> (Vec<Stretch>, Vec<ChunkEntry>) {
+        let stretch = |(low, held): (&Vec<u8>, &Held)| {
+            let high = held.high.as_ref().map(|high| high[..].into());
+            Some((Stretch { low: low[..].into(), high, sum: held.entry.sum()? }, held.entry.clone()))
+        };
+        self.held.iter().filter_map(stretch).unzip()
+    }
+
+    /// Keeps a chunk; returns where it lies and what it is, and whether it had to be written.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn put(&mut self, chunk: &Chunk) -> Result<(Location, bool)> {
-        if let Some(&location) = self.known.get(&chunk.summary()) {
-            return Ok((location, false));
+    pub fn put(&mut self, chunk: &Chunk) -> Result<(ChunkEntry, bool)> {
+        if let Some(&(location, sum)) = self.known.get(&chunk.summary())
+            && sum.is_none_or(|sum| sum == chunk.sum())
+        {
+            return Ok((self.note(chunk, location), false));
         }
         let full = self.files.last().is_some_and(|file| file.bytes >= self.storage.file_bytes_max());
         if !self.open || full {
@@ -154,8 +202,7 @@ impl ChunkStore {
         let location = Location { file, at: entry.bytes };
         let path = self.storage.address().join(&entry.name);
         entry.bytes += chunk.write(&mut self.storage).map_err(at(&path))?;
-        self.known.insert(chunk.summary(), location);
-        Ok((location, true))
+        Ok((self.note(chunk, location), true))
     }
 
     fn next_file(&mut self) -> Result<()> {
@@ -286,9 +333,10 @@ impl Backup {
         if open.at != entry.at {
             open.input.seek(SeekFrom::Start(entry.at)).map_err(at(&path))?;
         }
+        let is_sum = |chunk: &Chunk| entry.sum().is_none_or(|sum| sum == chunk.sum());
         let damage = |what: String| damaged(&path, entry.at, what);
         let chunk = match chunk::read_record(&mut open.input) {
-            Ok(Some(Record::Chunk(chunk))) if Some(chunk.summary()) == entry.summary() => chunk,
+            Ok(Some(Record::Chunk(chunk))) if Some(chunk.summary()) == entry.summary() && is_sum(&chunk) => chunk,
             Ok(_) => return Err(damage("this is not the chunk that the manifest names".to_owned())),
             Err(ReadError::Io(error)) => return Err(at(&path)(error)),
             Err(error) => return Err(damage(error.to_string())),

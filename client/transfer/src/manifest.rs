@@ -8,6 +8,7 @@ use std::io::{self, BufRead, Write};
 use std::path::Path;
 
 use coppice_btree::Digest;
+use coppice_client::wire::PairsSum;
 use serde::{Deserialize, Serialize};
 
 use crate::chunk::Summary;
@@ -89,6 +90,11 @@ pub struct ChunkEntry {
     crc: String,
     digest: String,
     low: String,
+    /// Bytes of keys and values, and the hash of [`PairsSum`]; none: a program wrote it that did not know them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    content: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -98,8 +104,8 @@ struct End {
 }
 
 impl ChunkEntry {
-    /// The chunk with this summary and first key, in a file at an offset.
-    pub fn new(file: usize, at: u64, summary: &Summary, low: &[u8]) -> ChunkEntry {
+    /// The chunk with this summary, this sum and this first key, in a file at an offset.
+    pub fn new(file: usize, at: u64, (summary, sum): (&Summary, &PairsSum), low: &[u8]) -> ChunkEntry {
         ChunkEntry {
             file,
             at,
@@ -109,7 +115,19 @@ impl ChunkEntry {
             crc: format!("{:08x}", summary.crc),
             digest: summary.digest.to_string(),
             low: to_base64(low),
+            content: Some(sum.bytes),
+            sha256: Some(sum.hash.iter().map(|byte| format!("{byte:02x}")).collect()),
         }
+    }
+
+    /// What nodes compare the chunk by; none: it is not known, or makes no sense.
+    pub fn sum(&self) -> Option<PairsSum> {
+        let text = self.sha256.as_ref().filter(|text| text.len() == 64 && text.is_ascii())?;
+        let mut hash = [0; 32];
+        for (at, byte) in hash.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+        }
+        Some(PairsSum { pairs: u64::from(self.pairs), bytes: self.content?, hash })
     }
 
     /// What tells the chunk apart; none: the entry makes no sense.
@@ -267,9 +285,14 @@ mod tests {
         };
         Manifest {
             header,
-            chunks: vec![ChunkEntry::new(0, 16, &summary, b"a\xff"), ChunkEntry::new(1, 16, &summary, b"b")],
+            chunks: vec![
+                ChunkEntry::new(0, 16, (&summary, &SUM), b"a\xff"),
+                ChunkEntry::new(1, 16, (&summary, &SUM), b"b"),
+            ],
         }
     }
+
+    const SUM: PairsSum = PairsSum { pairs: 10, bytes: 140, hash: [0xa7; 32] };
 
     #[test]
     fn a_manifest_is_read_back() {
@@ -277,6 +300,18 @@ mod tests {
         manifest.write(&mut text).expect("memory");
         assert_eq!(Manifest::parse(Path::new("m"), &mut &text[..]).expect("it is whole"), manifest);
         assert_eq!(manifest.chunks[0].low(), Some(b"a\xff".to_vec()));
+        assert_eq!(manifest.chunks[0].sum(), Some(SUM));
+    }
+
+    /// Version 0.1 wrote no sums, and passes over those that are there.
+    #[test]
+    fn a_manifest_without_sums_is_read() {
+        let (mut manifest, mut text) = (manifest(), Vec::new());
+        manifest.chunks.iter_mut().for_each(|chunk| (chunk.content, chunk.sha256) = (None, None));
+        manifest.write(&mut text).expect("memory");
+        assert!(!String::from_utf8_lossy(&text).contains("sha256"));
+        let read = Manifest::parse(Path::new("m"), &mut &text[..]).expect("it is whole");
+        assert!(read == manifest && read.chunks[0].sum().is_none());
     }
 
     #[test]

@@ -31,10 +31,10 @@ pub struct BackupArgs {
     /// What becomes the backup: a directory or s3://BUCKET/PREFIX; it must be empty, or not be there
     #[arg(required = true, value_parser = directory, value_name = "DIR")]
     pub directory: Option<PathBuf>,
-    /// Go on with a backup that was interrupted: what has not changed is not written again
+    /// Go on with a backup that was interrupted: what has not changed is not read and written again
     #[arg(long)]
     pub resume: bool,
-    /// An earlier backup: what has not changed since is not written again, and found there
+    /// An earlier backup: what has not changed since is not read and written again, and found there
     #[arg(long, value_parser = directory, value_name = "EARLIER")]
     pub since: Option<PathBuf>,
     /// Percent of the time in which it reads; less leaves more to others, and takes longer
@@ -117,7 +117,7 @@ pub async fn back_up(cli: &Cli, context: &Context, args: &BackupArgs, output: &m
         line.extend(args.since.iter().flat_map(|since| ["--since".to_owned(), since.display().to_string()]));
         words::join(line)
     };
-    let Done { manifest, written, unchanged } = match done {
+    let Done { manifest, written, unchanged, read } = match done {
         Ok(done) => done,
         Err(error) => {
             // Without the directory there is nothing to go on with.
@@ -131,6 +131,7 @@ pub async fn back_up(cli: &Cli, context: &Context, args: &BackupArgs, output: &m
             let mut fields = object(header, &directory, manifest.chunks.len());
             fields["written_bytes"] = written.into();
             fields["unchanged_bytes"] = unchanged.into();
+            fields["read_bytes"] = read.into();
             writeln!(output.data, "{fields}")?;
         }
         Format::Table | Format::Raw => {
@@ -144,7 +145,7 @@ pub async fn back_up(cli: &Cli, context: &Context, args: &BackupArgs, output: &m
             )?;
         }
     }
-    output.note(&format!("{}; in {:.1} s", moment(header), took.as_secs_f64()))?;
+    output.note(&format!("{}; {} read in {:.1} s", moment(header), about_size(read), took.as_secs_f64()))?;
     Ok(Ok(Exit::Done))
 }
 

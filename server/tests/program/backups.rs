@@ -1,5 +1,6 @@
 //! Backups and restores by the real program: whole, damaged, interrupted, incremental, of a cluster under faults.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -65,10 +66,19 @@ fn an_incremental_backup_holds_what_has_changed() {
         assert_eq!(said.code, 0, "{said:?}");
         serde_json::from_str(&said.out).expect("json")
     };
-    let whole = made(&["backup", &monday])["written_bytes"].as_u64().expect("a number");
+    let (first, again) = (made(&["backup", &monday]), text(&cluster.scratch.path("again")));
+    let whole = first["written_bytes"].as_u64().expect("a number");
+    assert_eq!(first["read_bytes"], first["bytes"]);
+    // The nodes compare: no pair travels.
+    let unchanged = made(&["backup", &again, "--since", &monday]);
+    assert_eq!((&unchanged["read_bytes"], &unchanged["written_bytes"]), (&0.into(), &0.into()), "{unchanged}");
+    assert_eq!(unchanged["digest"], first["digest"]);
     put(&cluster, 100..110, "changed");
     let second = made(&["backup", &tuesday, "--since", &monday]);
     assert!(second["written_bytes"].as_u64().expect("a number") * 2 < whole, "{second} of {whole}");
+    // What has changed is read, and no other chunk.
+    let (read, written) = (second["read_bytes"].as_u64(), second["written_bytes"].as_u64());
+    assert!(read > Some(0) && read < written, "{second}: a chunk has lengths beside its pairs");
     assert_eq!(second["builds_on"], serde_json::json!(["../monday"]));
     put(&cluster, 3_000..3_010, "changed");
     let third = made(&["backup", &wednesday, "--since", &tuesday]);
@@ -80,6 +90,55 @@ fn an_incremental_backup_holds_what_has_changed() {
     // Moved together they find each other; without the earlier one, the later one says what it lacks.
     std::fs::rename(&monday, cluster.scratch.path("gone")).expect("it can be moved");
     expect(&run(&["backup", "verify", &wednesday]), 4, "", "is not the earlier backup that");
+}
+
+/// A backup of version 0.1 says nothing that nodes can compare, and a cluster of feature level 1 compares nothing: all
+/// is read, and not written again.
+#[test]
+fn without_sums_or_feature_level_all_is_read() {
+    let (cluster, old) = (Cluster::formed(1, SPLIT), Cluster::waiting(1));
+    assert_eq!(old.run(&["init", "--split-keys", SPLIT, "--set", "feature_level=1"]).code, 0);
+    old.healthy();
+    let made = |cluster: &Cluster, words: &[&str]| -> Value {
+        let said = cluster.run(&[words, &["-o", "json"]].concat());
+        assert_eq!(said.code, 0, "{said:?}");
+        serde_json::from_str(&said.out).expect("json")
+    };
+    let [first, second, third] = ["first", "second", "third"].map(|name| text(&cluster.scratch.path(name)));
+    for (cluster, since) in [(&cluster, true), (&old, false)] {
+        put(cluster, 0..4_000, &"x".repeat(100));
+        let begun = made(cluster, &["backup", &first]);
+        if since {
+            without_sums(&std::path::Path::new(&first).join("manifest"));
+        }
+        let [then, last] = [(&second, &first), (&third, &second)]
+            .map(|(path, earlier)| made(cluster, &["backup", path, "--since", earlier]));
+        assert_eq!((&then["read_bytes"], &then["written_bytes"]), (&begun["bytes"], &0.into()), "{then}");
+        let read = if since { &0.into() } else { &begun["bytes"] };
+        assert_eq!((&last["read_bytes"], &last["written_bytes"]), (read, &0.into()), "{last}");
+        expect(&run(&["backup", "verify", &third]), 0, "whole: 4000 keys", "it builds on");
+        for path in [&first, &second, &third] {
+            std::fs::remove_dir_all(path).expect("it is there");
+        }
+    }
+}
+
+/// Takes out of a manifest what version 0.1 did not write.
+fn without_sums(path: &std::path::Path) {
+    let (text, mut out, mut crc) = (std::fs::read_to_string(path).expect("it is there"), String::new(), 0);
+    for line in text.lines() {
+        let mut fields: serde_json::Map<String, Value> = serde_json::from_str(line).expect("json");
+        fields.remove("content");
+        fields.remove("sha256");
+        if fields.contains_key("crc32c") {
+            fields.insert("crc32c".into(), format!("{crc:08x}").into());
+        }
+        let line = format!("{}\n", Value::from(fields));
+        crc = crc32c::crc32c_append(crc, line.as_bytes());
+        out += &line;
+    }
+    assert!(out.len() < text.len());
+    std::fs::write(path, out).expect("it is writable");
 }
 
 #[test]
@@ -141,10 +200,14 @@ fn restores_that_write_over_keys_or_prove_nothing_are_caught() {
 }
 
 /// A reading is interrupted when the node that serves it is killed: then all is read again, and what was written stays.
-fn backed_up_while_killed(cluster: &mut Cluster, node: usize, directory: &std::path::Path) -> u32 {
+fn backed_up_while_killed(
+    cluster: &mut Cluster,
+    node: usize,
+    directory: &std::path::Path,
+    since: Option<PathBuf>,
+) -> u32 {
     let endpoints: Vec<String> = cluster.endpoints().split(',').map(str::to_owned).collect();
-    let plan =
-        Plan { directory: directory.to_owned(), resume: false, since: None, pace: 100, program: "test".to_owned() };
+    let plan = Plan { directory: directory.to_owned(), resume: false, since, pace: 100, program: "test".to_owned() };
     let (mut killed, mut again) = (false, 0);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let done = runtime.block_on(async {
@@ -195,7 +258,9 @@ fn a_backup_under_faults_and_writes_is_one_moment() {
     for round in 0..3 {
         let path = cluster.scratch.path(&format!("backup{round}"));
         let directory = text(&path);
-        let again = backed_up_while_killed(&mut cluster, round, &path);
+        // The last one builds on the one before.
+        let since = (round == 2).then(|| cluster.scratch.path("backup1"));
+        let again = backed_up_while_killed(&mut cluster, round, &path, since);
         println!("round {round}: read {} times", again + 1);
         cluster.start(round, "ready");
         expect(&run(&["backup", "verify", &directory]), 0, "whole: 4002 keys", "");
@@ -283,7 +348,10 @@ fn restores_under_faults_leave_on_every_replica_what_the_backup_holds() {
     let (from, calm) = (Cluster::formed(3, SPLIT), Cluster::formed(1, ""));
     let mut into = Cluster::formed_with(3, "0/k015000,1/k015000,2/k015000", &["--allow-faults"]);
     put(&from, 0..KEYS, &"x".repeat(100));
+    // The backup builds on an earlier one: what the nodes find unchanged is not read.
     let (directory, backed_up) = (text(&from.scratch.path("backup")), AtomicBool::new(false));
+    let earlier = text(&from.scratch.path("earlier"));
+    expect(&from.run(&["backup", &earlier]), 0, &format!("backed up: {KEYS} keys"), "");
     let said = std::thread::scope(|scope| {
         scope.spawn(|| {
             let client = from.client();
@@ -291,7 +359,7 @@ fn restores_under_faults_leave_on_every_replica_what_the_backup_holds() {
                 client.put(format!("k{n:06}").as_str(), n.to_string().as_str()).expect("it serves");
             }
         });
-        let said = from.run(&["backup", &directory]);
+        let said = from.run(&["backup", &directory, "--since", &earlier]);
         backed_up.store(true, Ordering::Relaxed);
         said
     });
