@@ -322,7 +322,7 @@ fn of_client(error: &coppice_client::Error, context: &Context, resume: Option<St
             next: resume.unwrap_or_else(|| failure.next.clone()),
             ..failure
         },
-        (Some(reason), Some(resume)) if coppice_transfer::is_passing(reason) => {
+        (Some(reason), Some(resume)) if coppice_transfer::is_passing(reason) || matches!(reason, Reason::Full(_)) => {
             Failure { cause: format!("{}; once it is over, --resume goes on", failure.cause), next: resume, ..failure }
         }
         (_, Some(resume)) if failure.exit == Exit::Unknown => Failure {
@@ -435,6 +435,8 @@ mod tests {
     use std::time::Duration;
 
     use clap::Parser;
+    use coppice_client::Error::Failed;
+    use coppice_client::error::{Failure as ClientFailure, Place};
 
     use super::*;
     use crate::cli::verbs::Verb;
@@ -493,5 +495,16 @@ mod tests {
                 assert!(parsed.as_ref().map_or_else(|error| error.exit_code() == 0, |_| true), "{failure}");
             }
         }
+    }
+
+    /// It named only `status`, and the position that the import had kept was of no use to whoever made room.
+    #[test]
+    fn what_a_full_cluster_stopped_goes_on_with_resume() {
+        let context = Context { verb: "import", ..Context::of_demo("127.0.0.1:7400", Duration::from_secs(5)) };
+        let reason = Reason::Full("the disk has no room".into());
+        let full = Failed(Box::new(ClientFailure { reason, place: Place::default() }));
+        let line = "coppice import rows.csv --resume";
+        let failure = failure(&Error::Client(full), &context, Some(line.to_owned()));
+        assert!(failure.next == line && failure.cause.ends_with("; once it is over, --resume goes on"), "{failure}");
     }
 }

@@ -79,7 +79,7 @@ pub enum UserError {
     #[error("{0}")]
     Invalid(String),
     /// The user has no such grant.
-    #[error("{name} was not granted {role} for that prefix: `user ls` says what was granted")]
+    #[error("{name} was not granted {role} for the prefix named, or for all keys without one: `user ls` says for what")]
     NotGranted { name: String, role: Role },
     /// Access control begins with somebody who can change it.
     #[error("the first user must be an admin for all keys and have a token: else nobody could add another one")]
