@@ -128,6 +128,11 @@ impl Acceptor {
         }
     }
 
+    /// The log alone holds batches up to here, of so many bytes, since before this start: any of its records may.
+    pub fn note_evicted(&mut self, upto: Instance, bytes: usize) {
+        self.evicted.push(upto, Lsn(1), bytes);
+    }
+
     pub fn promised(&self) -> Ballot {
         self.promised
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use coppice_client::wire::PartitionId;
 use coppice_core::incarnation::Identity;
-use coppice_core::replay::Entry;
+use coppice_core::replay::{Entry, Replay};
 use coppice_server::datadir::{ClusterId, NodeId};
 use coppice_server::log::{Append, Ballot, Batch, Commands, Hooks, Instance, Log, LogOptions, LogWriter, Lsn, Record};
 use criterion::{BenchmarkId, Criterion, Throughput};
@@ -72,7 +72,7 @@ fn coppice(dir: &Path) -> Engine {
         failed: Box::new(|failure| panic!("{failure}")),
     };
     let options = LogOptions { disk_reserve_bytes: 0, ..LogOptions::default() };
-    let opened = LogWriter::open(dir, identity, Default::default(), options, hooks).expect("opens");
+    let opened = LogWriter::open(dir, identity, Replay::default(), options, hooks).expect("opens");
     let log: Log = opened.writer.log();
     let mut instance = 0;
     let end = End { _writer: opened.writer, flushes };

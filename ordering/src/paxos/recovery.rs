@@ -48,6 +48,8 @@ pub struct RecoveredGroup {
     snapshot_promised: Ballot,
     promised: Ballot,
     slots: Slots,
+    /// Payload of batches between the snapshot and the slots, in bytes.
+    evicted_bytes: usize,
     decided_upto: Instance,
     lease_bound: Duration,
     last_lsn: Lsn,
@@ -68,6 +70,7 @@ impl RecoveredGroup {
             snapshot_promised: Ballot::ZERO,
             promised: Ballot::ZERO,
             slots: Slots::default(),
+            evicted_bytes: 0,
             decided_upto: Instance::ZERO,
             lease_bound: Duration::ZERO,
             last_lsn: Lsn(0),
@@ -98,7 +101,17 @@ impl RecoveredGroup {
         self.last_lsn = self.last_lsn.max(lsn);
     }
 
-    /// The next record of the log, in `lsn` order. All records that are on disk must come, from the oldest kept one on.
+    /// Batches above the snapshot up to `upto`, with so many bytes of payload, are decided, and only the log holds
+    /// them: the replica goes on with a state at or above `upto`. No batch was given to [`RecoveredGroup::apply`] yet.
+    pub fn evict(&mut self, upto: Instance, bytes: usize) {
+        if upto > self.snapshot {
+            (self.slots, self.evicted_bytes) = (Slots::after(upto), bytes);
+            self.decided_upto = self.decided_upto.max(upto);
+        }
+    }
+
+    /// The next record of the log, in `lsn` order. All records that are on disk must come, from the oldest kept one on,
+    /// but batches that are evicted.
     pub fn apply(&mut self, lsn: Lsn, record: Record) {
         self.last_lsn = self.last_lsn.max(lsn);
         match record {
@@ -118,19 +131,19 @@ impl RecoveredGroup {
     }
 
     fn keep(&mut self, instance: Instance, slot: Slot) {
-        if instance > self.snapshot {
+        if instance > self.slots.trimmed_upto() {
             self.slots.set(instance, slot);
         }
     }
 
-    /// Instances above the snapshot that are known to be decided.
-    pub fn decided(&self) -> u64 {
-        self.decided_upto.0.saturating_sub(self.snapshot.0)
+    /// Everything up to here is known to be decided.
+    pub fn decided_upto(&self) -> Instance {
+        self.decided_upto
     }
 
     /// Payload of the batches above the snapshot, in bytes.
-    pub fn held_bytes(&self) -> usize {
-        self.slots.len_bytes()
+    pub fn logged_bytes(&self) -> usize {
+        self.slots.len_bytes() + self.evicted_bytes
     }
 
     /// Whether there was anything.
@@ -151,20 +164,25 @@ impl Paxos {
         let settings = config.settings.clamped();
         let RecoveredGroup { snapshot, configuration, promised, slots, decided_upto, lease_bound, last_lsn, .. } =
             recovered;
+        let evicted = (slots.trimmed_upto(), recovered.evicted_bytes);
         let (configuration, configured_at) = configuration.unwrap_or((config.configuration.clone(), Instance::ZERO));
         for (instance, slot) in slots.iter_from(Instance::ZERO) {
             let batch = slot.batch.clone();
             effects.push(Effect::Accepted { instance, ballot: slot.ballot, batch });
         }
-        let mut learner = Learner::new(snapshot, configuration, configured_at);
+        let mut learner = Learner::new(evicted.0, configuration, configured_at);
         learner.add_contacts(&config.configuration);
         while learner.decided_upto < decided_upto
             && let Some(slot) = slots.get(learner.decided_upto.next())
         {
             learner.decide(&slot.batch, effects);
         }
-        if learner.decided_upto > snapshot {
+        if learner.decided_upto > evicted.0 {
             effects.push(Effect::Decided { upto: learner.decided_upto });
+        }
+        let mut acceptor = Acceptor::recovered(promised, slots, learner.decided_upto, last_lsn, lease_bound, now);
+        if evicted.0 > snapshot {
+            acceptor.note_evicted(evicted.0, evicted.1);
         }
         let mut election = Election::new(config.seed, config.id, promised);
         election.draw(&settings);
@@ -179,7 +197,7 @@ impl Paxos {
             incarnation: config.incarnation,
             settings,
             now,
-            acceptor: Acceptor::recovered(promised, slots, learner.decided_upto, last_lsn, lease_bound, now),
+            acceptor,
             learner,
             election,
             proposer: None,
@@ -200,5 +218,50 @@ impl Batch {
     /// Whether this is a configuration.
     pub(crate) fn is_configuration(&self) -> bool {
         self.as_configuration().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Commands;
+
+    /// A replica goes on with a state at 13, rolled forward from its snapshot at 10: as one that has let go of batches
+    /// while it ran, it holds no 11 and no 12, and its snapshot stays what it is.
+    #[test]
+    fn batches_that_only_the_log_holds_are_decided_and_not_held() {
+        let configuration = Configuration::of_voters([ReplicaId(1)]);
+        let mut recovered =
+            RecoveredGroup::from_snapshot(Instance(10), configuration.clone(), Instance(1), Ballot::ZERO);
+        recovered.evict(Instance(12), 700);
+        let accept = |instance: u64, decided: u64| Record::Accept {
+            instance: Instance(instance),
+            ballot: Ballot::new(3, 1),
+            decided_upto: Instance(decided),
+            batch: Batch::Commands(Commands::new(1, vec![0; 72].into())),
+        };
+        for (lsn, record) in [(1, accept(12, 10)), (2, accept(13, 11)), (3, accept(14, 13))] {
+            recovered.apply(Lsn(lsn), record);
+        }
+        assert_eq!((recovered.decided_upto(), recovered.logged_bytes()), (Instance(13), 700 + 2 * 200));
+        let mut effects = Vec::new();
+        let paxos = Paxos::recover(Config::new(ReplicaId(1), configuration, 1), recovered, Time::ZERO, &mut effects);
+        paxos.assert_invariants();
+        assert_eq!((paxos.trimmed_upto(), paxos.snapshot.upto), (Instance(12), Instance(10)));
+        assert_eq!((paxos.learner.decided_upto, paxos.learner.executed_upto), (Instance(13), Instance(12)));
+        let told: Vec<String> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Accepted { instance, .. } => Some(format!("accepted {instance}")),
+                Effect::Decided { upto } => Some(format!("decided {upto}")),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(told, ["accepted #13", "accepted #14", "decided #13"]);
+        let mut acceptor = paxos.acceptor.clone();
+        let oldest = |acceptor: &mut Acceptor| acceptor.repeat_standing(&mut Vec::new()).1;
+        assert_eq!(oldest(&mut acceptor), Lsn(1), "the log above the snapshot is needed");
+        acceptor.trim(Instance(12));
+        assert_eq!(oldest(&mut acceptor), Lsn(2));
     }
 }

@@ -30,6 +30,7 @@ pub mod replica_manager;
 pub mod request;
 pub mod reshape;
 pub mod resp;
+pub mod roll_forward;
 pub mod scan;
 pub mod sessions;
 pub mod settings;

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coppice_client::wire::PartitionId;
-use coppice_ordering::{Ballot, Instance, Lsn, Record, ReplicaId};
+use coppice_ordering::{Ballot, Batch, Instance, Lsn, Record, ReplicaId};
+
+/// What a batch takes beside its payload, in bytes, about.
+const AROUND_BYTES: usize = 128;
 
 /// What the log keeps for its callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,8 +75,11 @@ pub struct GroupReplay {
     pub removed: Option<ReplicaId>,
     /// A durable checkpoint holds everything up to here.
     pub trimmed: Option<Instance>,
-    /// A snapshot that the start has at hand holds everything up to here.
-    snapshot: Instance,
+    /// A state that the start has at hand holds everything up to here: that of a snapshot, or what it was rolled
+    /// forward to.
+    state: Instance,
+    /// Batches up to here, above the snapshot and with so many bytes of payload, are in that state and not in memory.
+    pub(crate) evicted: Option<(Instance, usize)>,
     /// Batches in log order.
     batches: Vec<Record>,
     /// Carried copies of batches: of each instance the vote of the highest ballot, then what was learned.
@@ -104,6 +110,48 @@ impl GroupReplay {
         (1..).map(Lsn).zip(promise.into_iter().chain(carried).chain(batches).chain(decided).chain(lease))
     }
 
+    /// Takes out the batches that come next after the state at hand and are decided, ascending: of each instance the
+    /// newest record, as [`GroupReplay::take_records`] would have it. Linear in what is held, and the rest stays.
+    ///
+    /// None: the state cannot go on before all of the log is read. Of a batch that is missing the log may hold carried
+    /// copies, and the one that counts further on; a trim position above the state says that batches are gone.
+    pub(crate) fn take_decided(&mut self) -> Option<Vec<Record>> {
+        if self.trimmed.is_some_and(|trimmed| trimmed > self.state) {
+            return None;
+        }
+        let decided = if mutant!(rolls_undecided) { Instance(u64::MAX) } else { self.decided };
+        let (mut next, mut rest) = (BTreeMap::new(), Vec::new());
+        for record in std::mem::take(&mut self.batches) {
+            match batch_instance(&record) {
+                Some(instance) if instance <= decided => _ = next.insert(instance, record),
+                _ => rest.push(record),
+            }
+        }
+        let follow = next.keys().zip(self.state.0 + 1..).all(|(instance, expected)| instance.0 == expected);
+        if !follow {
+            self.batches = next.into_values().chain(rest).collect();
+            return None;
+        }
+        self.batches = rest;
+        Some(next.into_values().collect())
+    }
+
+    /// The newest batches that the state holds, for replicas that are a little behind, or those that it could not
+    /// execute: they stand in front of all others.
+    pub(crate) fn put_back(&mut self, records: impl IntoIterator<Item = Record>) {
+        self.batches.splice(..0, records);
+    }
+
+    /// The state that the start has at hand holds everything up to here.
+    pub fn state(&self) -> Instance {
+        self.state
+    }
+
+    /// Batches up to here are in that state, and of this replay no more.
+    pub fn evicted_upto(&self) -> Instance {
+        self.evicted.map_or(Instance::ZERO, |(upto, _)| upto)
+    }
+
     /// How far the log says that it holds what was decided.
     pub fn decided(&self) -> Instance {
         self.decided.max(self.trimmed.unwrap_or_default())
@@ -131,8 +179,14 @@ impl GroupReplay {
 
     /// No batch up to here is needed.
     fn needless(&self) -> Instance {
-        self.snapshot.max(self.trimmed.unwrap_or_default())
+        self.state.max(self.trimmed.unwrap_or_default())
     }
+}
+
+/// Takes in a log as it is read.
+pub trait ReadsLog {
+    /// The next record, and whether it is a carried copy.
+    fn apply(&mut self, carried: bool, entry: Entry);
 }
 
 /// Everything durable, by group.
@@ -140,21 +194,30 @@ impl GroupReplay {
 pub struct Replay {
     /// The groups that the log knows.
     pub groups: BTreeMap<PartitionId, GroupReplay>,
-    snapshots: BTreeMap<PartitionId, Instance>,
+    states: BTreeMap<PartitionId, Instance>,
 }
 
 impl Replay {
-    /// For a start that has snapshots of these instances at hand: batches up to there are passed over, so that memory
+    /// For a start that has states of these instances at hand: batches up to there are passed over, so that memory
     /// holds only what is replayed.
-    pub fn above(snapshots: BTreeMap<PartitionId, Instance>) -> Replay {
-        Replay { groups: BTreeMap::new(), snapshots }
+    pub fn above(states: BTreeMap<PartitionId, Instance>) -> Replay {
+        Replay { groups: BTreeMap::new(), states }
     }
 
-    /// Takes in the next record of the log.
-    pub fn apply(&mut self, carried: bool, entry: Entry) {
+    /// The state of a group at hand is that of this instance from now on.
+    pub(crate) fn set_state(&mut self, group: PartitionId, instance: Instance) {
+        self.states.insert(group, instance);
+        if let Some(replay) = self.groups.get_mut(&group) {
+            replay.state = instance;
+        }
+    }
+}
+
+impl ReadsLog for Replay {
+    fn apply(&mut self, carried: bool, entry: Entry) {
         let Some(group) = entry.group() else { return };
-        let snapshot = self.snapshots.get(&group).copied().unwrap_or_default();
-        let nothing = GroupReplay { snapshot, ..GroupReplay::default() };
+        let state = self.states.get(&group).copied().unwrap_or_default();
+        let nothing = GroupReplay { state, ..GroupReplay::default() };
         let state = self.groups.entry(group).or_insert_with(|| nothing.clone());
         match entry {
             Entry::Group { record, .. } => state.apply(carried, record),
@@ -182,10 +245,20 @@ impl Replay {
 
 /// Where the record holds a batch, if it does.
 fn batch_instance(record: &Record) -> Option<Instance> {
+    batch_of(record).map(|(instance, _)| instance)
+}
+
+/// The batch that the record holds, and where, if it does.
+pub(crate) fn batch_of(record: &Record) -> Option<(Instance, &Batch)> {
     match record {
-        Record::Accept { instance, .. } | Record::Learned { instance, .. } => Some(*instance),
+        Record::Accept { instance, batch, .. } | Record::Learned { instance, batch, .. } => Some((*instance, batch)),
         Record::Promise { .. } | Record::Decided { .. } | Record::Lease { .. } => None,
     }
+}
+
+/// What the record's batch takes in memory, in bytes, about.
+pub(crate) fn batch_bytes(record: &Record) -> usize {
+    batch_of(record).map_or(0, |(_, batch)| batch.len_bytes() + AROUND_BYTES)
 }
 
 /// An instance, and whether its batch was learned to be decided. A vote stays one beside what was learned later.

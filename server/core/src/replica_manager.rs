@@ -118,7 +118,8 @@ impl ReplicaManager {
     ) -> Result<Option<Start>, StateLost> {
         self.created_at.insert(group, create.map_version());
         self.note_founders(group, &create);
-        let Some(trimmed) = create.lacks(loaded.as_ref().map(|loaded| loaded.instance), replay.trimmed) else {
+        let state = loaded.as_ref().map(|loaded| loaded.instance.max(replay.state()));
+        let Some(trimmed) = create.lacks(state, replay.trimmed) else {
             return Ok(Some(Start::again(group, me, create, loaded, &mut replay)));
         };
         // A child's beginning comes from the split, which its parent here executes again.

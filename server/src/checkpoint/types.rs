@@ -80,6 +80,9 @@ pub enum CheckpointError {
     /// There is one of this instance already.
     #[error("there is a checkpoint of {0} at {1} already")]
     Present(PartitionId, Instance),
+    /// The checkpoint that a start read is not there any more, or damaged: start again.
+    #[error("the checkpoint of {0} at {1} was read, and cannot be read again")]
+    Gone(PartitionId, Instance),
     /// Too little free space to begin or to go on.
     #[error("{free_bytes} bytes are free, too few for a checkpoint")]
     Space {

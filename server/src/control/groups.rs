@@ -36,7 +36,7 @@ impl Control {
 
     /// Goes on where the data directory stands: every replica that its log knows starts.
     pub(super) fn begin(&mut self, recovered: Recovered) -> Result<(), StorageError> {
-        let Recovered { log: opened, checkpoints, checkpointer, mut loaded, .. } = recovered;
+        let Recovered { log: opened, checkpoints, checkpointer, groups } = recovered;
         if let Some(cut) = &opened.cut {
             tracing::info!(?cut, "the log ended in a write that was never answered for; it was cut");
         }
@@ -54,9 +54,8 @@ impl Control {
         let seeds = self.shared.config.seeds.iter().map(ToString::to_string).collect();
         let (node, kept_state) = (opened.identity.node, kept.clone());
         self.tell(controller::Input::Identity { node, kept: kept_state, seeds });
-        for (group, replay) in opened.replay.groups {
-            let group = PartitionId(group.0);
-            self.restart(group, replay, loaded.remove(&group))?;
+        for (group, (replay, loaded)) in groups {
+            self.restart(group, replay, loaded)?;
         }
         for (group, waiting) in self.controller.replicas().awaiting_snapshot() {
             let trimmed = waiting.trimmed().0;
@@ -151,7 +150,8 @@ impl Control {
             true => tracing::debug!(%partition, %replica, %instance, "a replica begins here"),
             false => tracing::debug!(%partition, %replica, %instance, "a replica goes on"),
         }
-        self.shared.recovery.note(RecoveryStep::Replay(partition), 0, start.recovered.decided());
+        let to_execute = start.recovered.decided_upto().0.saturating_sub(instance.0);
+        self.shared.recovery.note(RecoveryStep::Replay(partition), 0, to_execute);
         let metrics = self.shared.metrics.partition(partition);
         let incarnation = self.shared.own.identity().map_or(0, |identity| identity.incarnation);
         self.outbox.on_owner(partition, move |thread| {

@@ -1,4 +1,5 @@
-//! What a start reads before anything else: the checkpoints of its partitions, then the log above them.
+//! What a start reads before anything else: the checkpoints of its partitions, then the log above them, which it
+//! executes meanwhile.
 //!
 //! It runs on a thread of its own: the control thread answers meanwhile, and memory that only the reading needed goes
 //! back to the system when the thread ends and the replicas have executed what it read.
@@ -9,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use coppice_client::wire::PartitionId;
-use coppice_core::replay::Replay;
+use coppice_core::replay::GroupReplay;
+use coppice_core::roll_forward::{RollBounds, RollForward, RolledGroup, RolledState};
 use coppice_core::snapshot::LoadedSnapshot;
 
 use super::Handle;
@@ -23,26 +25,56 @@ use crate::start_error::StorageError;
 
 /// What a data directory held.
 pub(super) struct Recovered {
-    pub log: OpenLog,
+    /// Read.
+    pub log: OpenLog<()>,
     pub checkpoints: Checkpoints,
     pub checkpointer: Checkpointer,
-    /// The newest good checkpoint of each partition that has one.
-    pub loaded: BTreeMap<PartitionId, LoadedSnapshot>,
+    /// Of each group what the log holds, and its newest good checkpoint, rolled forward as far as that says.
+    pub groups: BTreeMap<PartitionId, (GroupReplay, Option<LoadedSnapshot>)>,
 }
 
-/// Reads everything in `home`, whose node has an identity. `hooks` are those of the log.
+/// Reads everything in `home`, whose node has an identity, and executes what the log says is decided. `hooks` are those
+/// of the log.
 ///
 /// # Errors
 /// See [`StorageError`].
 pub(super) fn read(home: &mut DataDir, shared: &Arc<Handle>, hooks: Hooks) -> Result<Recovered, StorageError> {
     let (checkpoints, checkpointer) = open_checkpoints(home, &shared.config)?;
     let loaded = load_all(&checkpoints, shared)?;
-    let snapshots = loaded.iter().map(|(&partition, loaded)| (partition, loaded.instance)).collect();
     shared.recovery.note(RecoveryStep::Log, 0, 1);
     failpoint!("recovery.log");
-    let log = home.open_log(Replay::above(snapshots), log_options(shared), hooks)?;
+    let rolled = RollForward::new(loaded, RollBounds::default(), execute_all);
+    let OpenLog { writer, replay: rolled, identity, claim, cut } = home.open_log(rolled, log_options(shared), hooks)?;
+    let mut groups = BTreeMap::new();
+    for (group, RolledGroup { replay, mut loaded, reload }) in rolled.finish() {
+        if let Some(instance) = reload {
+            loaded = load(&checkpoints, group, shared)?.filter(|loaded| loaded.instance == instance);
+            // The log above an older one is not in memory. The next start begins with that.
+            loaded.as_ref().ok_or(CheckpointError::Gone(group, instance))?;
+        }
+        groups.insert(group, (replay, loaded));
+    }
     shared.recovery.note(RecoveryStep::Log, 1, 1);
-    Ok(Recovered { log, checkpoints, checkpointer, loaded })
+    Ok(Recovered { log: OpenLog { writer, replay: (), identity, claim, cut }, checkpoints, checkpointer, groups })
+}
+
+/// Executes what was read on each state, as many at a time as there are cores.
+fn execute_all(states: Vec<&mut RolledState>) {
+    let (most, states) = (states.len(), Mutex::new(states.into_iter()));
+    // The lock is free again before the state is executed.
+    let next = || states.lock().unwrap_or_else(PoisonError::into_inner).next();
+    on_all_cores(most, || std::iter::from_fn(next).for_each(RolledState::execute));
+}
+
+/// Runs `work` on this thread and others, one for each core in all, `most` at most.
+fn on_all_cores(most: usize, work: impl Fn() + Sync) {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(most);
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(&work);
+        }
+        work();
+    });
 }
 
 fn log_options(shared: &Arc<Handle>) -> LogOptions {
@@ -92,13 +124,7 @@ fn load_all(
             loaded.lock().unwrap_or_else(PoisonError::into_inner).insert(partition, snapshot);
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(partitions.len());
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(load_some);
-        }
-        load_some();
-    });
+    on_all_cores(partitions.len(), load_some);
     let loaded = loaded.into_inner().unwrap_or_else(PoisonError::into_inner);
     loaded
         .into_iter()

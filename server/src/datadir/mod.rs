@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 
 pub use coppice_client::wire::{ClusterId, NodeId};
 use coppice_core::incarnation::Identity;
-use coppice_core::replay::Replay;
+use coppice_core::replay::ReadsLog;
 use coppice_core::settings::FEATURE_LEVEL;
 use rustix::fs::{FlockOperation, flock};
 
@@ -185,7 +185,12 @@ impl DataDir {
     ///
     /// # Errors
     /// [`DataDirError::Nobody`] before [`DataDir::adopt`]; [`DataDirError::Log`].
-    pub fn open_log(&mut self, replay: Replay, options: LogOptions, hooks: Hooks) -> Result<OpenLog, DataDirError> {
+    pub fn open_log<R: ReadsLog>(
+        &mut self,
+        replay: R,
+        options: LogOptions,
+        hooks: Hooks,
+    ) -> Result<OpenLog<R>, DataDirError> {
         let known = self.identity.ok_or(DataDirError::Nobody)?;
         let opened = LogWriter::open(&self.log(), known, replay, options, hooks)?;
         failpoint!("datadir.log_opened");

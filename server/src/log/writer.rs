@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use coppice_core::incarnation::Identity;
 use coppice_core::incarnation::claim::IncarnationClaim;
-use coppice_core::replay::{Entry, Replay};
+use coppice_core::replay::{Entry, ReadsLog, Replay};
 use crossbeam::channel::{self, Receiver, SendTimeoutError, Sender, TrySendError};
 
 use super::core::Geometry;
@@ -279,11 +279,11 @@ fn draw() -> StartNonces {
 
 /// What opening a log gives.
 #[derive(Debug)]
-pub struct OpenLog {
+pub struct OpenLog<R = Replay> {
     /// The running log.
     pub writer: LogWriter,
     /// Everything durable in it.
-    pub replay: Replay,
+    pub replay: R,
     /// This node with the incarnation of this start, which the log now holds.
     pub identity: Identity,
     /// What this start tells others of its log.
@@ -307,13 +307,13 @@ impl LogWriter {
     ///
     /// # Errors
     /// [`LogError`]; after `Damage` and `Older` the node must not vote.
-    pub fn open(
+    pub fn open<R: ReadsLog>(
         dir: &Path,
         known: Identity,
-        mut replay: Replay,
+        mut replay: R,
         options: LogOptions,
         hooks: Hooks,
-    ) -> Result<OpenLog, LogError> {
+    ) -> Result<OpenLog<R>, LogError> {
         let mut disk = FileDisk::new(dir, options.unsafe_no_flush)?;
         disk.observe_reads(options.read.clone())?;
         let found = Found::read(&mut disk, known, &mut |carried, entry| replay.apply(carried, entry))?;

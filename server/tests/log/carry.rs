@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use coppice_client::wire::PartitionId;
 use coppice_core::incarnation::Identity;
-use coppice_core::replay::{Entry, Replay};
+use coppice_core::replay::{Entry, ReadsLog, Replay};
 use coppice_server::log::engine::{Found, Progress};
 use coppice_server::log::record::entry_bytes;
 use coppice_server::log::{Ballot, Batch, Commands, Engine, Geometry, Instance, Record, ReplicaId};

@@ -5,7 +5,7 @@ pub mod model;
 pub mod sim_disk;
 
 use coppice_core::incarnation::Identity;
-use coppice_core::replay::{Entry, Replay};
+use coppice_core::replay::{Entry, ReadsLog, Replay};
 use coppice_server::datadir::{ClusterId, NodeId};
 use coppice_server::log::engine::{Found, Progress, read_batches};
 use coppice_server::log::segment::StartNonces;

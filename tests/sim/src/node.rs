@@ -114,6 +114,17 @@ pub struct NextCrash {
     pub cut_start: Option<u64>,
 }
 
+/// What a disk held of one replica.
+#[derive(Debug, Default)]
+pub struct FoundRecords {
+    /// Of its newest good checkpoint.
+    pub checkpoint: Instance,
+    /// Of the state that this was rolled forward to.
+    pub state: Instance,
+    /// Above the checkpoint.
+    pub records: Vec<(Lsn, Record)>,
+}
+
 /// What a node's process knows, and a crash forgets.
 pub struct Process {
     pub control: ControlThread,
@@ -133,8 +144,8 @@ pub struct Process {
     pub answering: BTreeMap<Origin, BTreeSet<NodeId>>,
     /// Its log waits for room.
     pub log_is_stuck: bool,
-    /// Records that it found on disk, of replicas that have not begun yet.
-    pub found: BTreeMap<(PartitionId, ReplicaId), Vec<(Lsn, Record)>>,
+    /// What it found on disk of replicas that have not begun yet.
+    pub found: BTreeMap<(PartitionId, ReplicaId), FoundRecords>,
     /// What it heard of the other nodes.
     pub heard: BTreeMap<NodeId, LastHeard>,
 }

@@ -11,16 +11,15 @@ use coppice_core::failure_detector::LastHeard;
 use coppice_core::machine::Machine;
 use coppice_core::machine::directory::Directory;
 use coppice_core::machine::partition::Partition;
-use coppice_core::replay::GroupReplay;
 use coppice_core::replica_manager::Start;
-use coppice_core::snapshot::LoadedSnapshot;
+use coppice_core::roll_forward::RolledGroup;
 use coppice_core::worker::Input;
 
 use super::control::own;
 use super::events::Event;
-use super::node::ReplicaWatch;
+use super::node::{FoundRecords, ReplicaWatch};
 use super::plan::{MS, Nanos};
-use super::store::Held;
+use super::store::{Held, HeldGroup};
 use super::watermarks::Watermarks;
 use super::world::World;
 
@@ -78,7 +77,7 @@ impl World {
             return;
         }
         self.fails_to_read(node);
-        let Held { replay, mut loaded } = match self.nodes[node].store.open(cut) {
+        let Held { groups } = match self.nodes[node].store.open(cut) {
             Ok(Some(held)) => held,
             Ok(None) => {
                 self.coverage.note("start: cut off in recovery");
@@ -102,8 +101,8 @@ impl World {
         let state = kept.as_ref().map(|map| Arc::new(self.kept_state(map)));
         let identity = controller::Input::Identity { node: own(node), kept: state, seeds: Vec::new() };
         self.tell(node, identity);
-        for (group, replay) in replay.groups {
-            if let Err(error) = self.restart(node, group, replay, loaded.remove(&group).unwrap_or_default()) {
+        for (group, held) in groups {
+            if let Err(error) = self.restart(node, group, held) {
                 return self.fail("recovery", format!("n{node}.{group} does not start: {error}"));
             }
         }
@@ -126,10 +125,18 @@ impl World {
         &mut self,
         node: usize,
         group: PartitionId,
-        replay: GroupReplay,
-        (loaded, bad): (Option<LoadedSnapshot>, usize),
+        HeldGroup { records, checkpoint, bad, rolled }: HeldGroup,
     ) -> Result<(), String> {
-        let records = replay.clone().take_records().collect();
+        let RolledGroup { replay, loaded, reload } = rolled;
+        if replay.state() > checkpoint {
+            self.coverage.note("start: a checkpoint is rolled forward");
+        }
+        if replay.evicted_upto() > checkpoint {
+            self.coverage.note("start: executed batches stay in the log");
+        }
+        if reload.is_some() {
+            self.coverage.note("start: a newer replica's checkpoint is loaded again");
+        }
         let recovered = RecoveredReplica::new(group, replay, loaded).ok_or("its create request is unknown")?;
         if recovered.loaded.is_some() && bad > 0 {
             self.coverage.note("snapshot: an older one is loaded");
@@ -143,7 +150,8 @@ impl World {
         let me = recovered.created.as_ref().map(|(me, _)| *me);
         if let Some(me) = me {
             self.oracle.lives(node, group, me);
-            self.nodes[node].process.found.insert((group, me), records);
+            let found = FoundRecords { checkpoint, state: recovered.replay.state(), records };
+            self.nodes[node].process.found.insert((group, me), found);
         }
         self.tell(node, controller::Input::Recovered(Box::new(recovered)));
         let awaited = self.nodes[node].process.control.controller.replicas().awaiting_snapshot();
@@ -167,8 +175,11 @@ impl World {
         {
             partition.set_capacity_per_node(self.plan.capacity(node));
         }
-        let records = self.nodes[node].process.found.remove(&(group, me)).unwrap_or_default();
-        if let Err((check, what)) = self.oracle.recovered(node, (group, me), snapshot, &records) {
+        let found = self.nodes[node].process.found.remove(&(group, me));
+        let FoundRecords { checkpoint, state, records } = found.unwrap_or_default();
+        // Another state than that of the checkpoint, rolled forward, is on the disk.
+        let durable = if snapshot == state { checkpoint } else { snapshot };
+        if let Err((check, what)) = self.oracle.recovered(node, (group, me), durable, &records) {
             self.fail(check, what);
         }
         let found = self.oracle.check_start(node, group, snapshot, start.machine.digest());

@@ -12,9 +12,10 @@ use coppice_btree::Capacity;
 use coppice_client::wire::PartitionId;
 use coppice_core::incarnation::Identity;
 use coppice_core::incarnation::claim::IncarnationClaim;
-use coppice_core::replay::Replay;
+use coppice_core::replay::{ReadsLog, Replay};
+use coppice_core::roll_forward::{RollBounds, RollForward, RolledGroup, one_by_one};
 use coppice_core::snapshot::LoadedSnapshot;
-use coppice_ordering::Instance;
+use coppice_ordering::{Instance, Lsn, Record};
 use coppice_server::datadir::{ClusterId, NodeId};
 use coppice_server::log::engine::{self, Found, Progress};
 use coppice_server::log::segment::StartNonces;
@@ -56,11 +57,23 @@ impl Draw {
 
 /// What a disk holds at a start.
 pub struct Held {
-    /// What the log has above the checkpoints.
-    pub replay: Replay,
-    /// Of each group the newest checkpoint that is whole, and how many newer ones are not.
-    pub loaded: BTreeMap<PartitionId, (Option<LoadedSnapshot>, usize)>,
+    pub groups: Vec<(PartitionId, HeldGroup)>,
 }
+
+/// What it holds of one group that the log knows.
+pub struct HeldGroup {
+    /// All records that the log has above the checkpoint.
+    pub records: Vec<(Lsn, Record)>,
+    /// The newest checkpoint that is whole.
+    pub checkpoint: Instance,
+    /// How many newer ones are not.
+    pub bad: usize,
+    /// What the replica starts with: the checkpoint, rolled forward.
+    pub rolled: RolledGroup,
+}
+
+/// So small that a start goes through many rounds, and keeps a few batches.
+const ROLL_BOUNDS: RollBounds = RollBounds { read: 4 << 10, kept: 2 << 10 };
 
 /// The cluster of every run.
 pub const CLUSTER: ClusterId = ClusterId(0x51);
@@ -203,10 +216,15 @@ impl Store {
         self.checkpoints.open();
         let groups = self.checkpoints.groups().into_iter();
         let loaded: BTreeMap<_, _> = groups.map(|group| (group, self.load_checkpoint(group))).collect();
-        let instances = loaded.iter().filter_map(|(&group, (found, _))| Some((group, found.as_ref()?.instance)));
-        let mut replay = Replay::above(instances.collect());
+        let bad: BTreeMap<_, _> = loaded.iter().map(|(&group, (_, bad))| (group, *bad)).collect();
+        let loaded = loaded.into_iter().filter_map(|(group, (loaded, _))| Some((group, loaded?)));
+        let loaded: BTreeMap<_, _> = loaded.collect();
+        let checkpoints: BTreeMap<_, _> = loaded.iter().map(|(&group, loaded)| (group, loaded.instance)).collect();
+        let mut replay = Replay::above(checkpoints.clone());
+        let mut rolled = RollForward::new(loaded, ROLL_BOUNDS, one_by_one);
         let found = Found::read(&mut self.disk.clone(), self.identity, &mut |carried, entry| {
-            replay.apply(carried, entry);
+            replay.apply(carried, entry.clone());
+            rolled.apply(carried, entry);
         });
         self.disk.0.borrow_mut().fail_read = None;
         let found = match found {
@@ -224,7 +242,18 @@ impl Store {
         self.boots.push(boot);
         self.engine = Some(engine);
         self.identity = identity;
-        Ok(Some(Held { replay, loaded }))
+        let mut groups = Vec::new();
+        for (group, mut rolled) in rolled.finish() {
+            if let Some(instance) = rolled.reload {
+                let again = self.load_checkpoint(group).0;
+                rolled.loaded = again.filter(|loaded| loaded.instance == instance);
+            }
+            let records = replay.groups.get_mut(&group).map(|group| group.take_records().collect());
+            let (records, checkpoint) = (records.unwrap_or_default(), checkpoints.get(&group).copied());
+            let (checkpoint, bad) = (checkpoint.unwrap_or_default(), bad.get(&group).copied().unwrap_or_default());
+            groups.push((group, HeldGroup { records, checkpoint, bad, rolled }));
+        }
+        Ok(Some(Held { groups }))
     }
 
     /// Whether the newest start cut a torn tail off.

@@ -130,6 +130,7 @@ const ORDERS: &[Order] = &[
             "collects",
             "replica",
             "snapshot",
+            "roll_forward",
             "reshape",
             "bootstrap",
             "replica_manager",

@@ -93,6 +93,24 @@ impl Machine {
         }
     }
 
+    /// Runs a batch that is decided, for a state that no replica runs on yet. `false`: somebody must act on what the
+    /// batch does, or it needs a neighbour's state; then nothing is changed, and a replica has to execute it.
+    pub fn roll_forward(&mut self, instance: Instance, batch: &Batch) -> bool {
+        let Machine::Partition(partition) = self else { return false };
+        if batch.as_configuration().is_some() {
+            return false;
+        }
+        let mark = partition.execute(instance, batch, &mut Vec::new());
+        if (mark.moves_boundaries() || mark.awaits().is_some()) && !mutant!(rolls_over_boundary) {
+            partition.undo(&mark);
+            return false;
+        }
+        partition.confirm(&mark, None);
+        // Whoever asked for parts asks again.
+        partition.take_placed(&mut Vec::new());
+        true
+    }
+
     /// Takes back the newest executed batch that was not taken back yet.
     pub fn undo(&mut self, mark: Mark) {
         match (self, mark) {
@@ -127,7 +145,7 @@ impl Machine {
     /// Whether the batch moved a boundary: then somebody must act when it is decided.
     pub fn moves_boundaries(mark: &Mark) -> bool {
         match mark {
-            Mark::Partition(mark) => mark.seals() || !mark.joins().is_empty() || !mark.forks().is_empty(),
+            Mark::Partition(mark) => mark.moves_boundaries(),
             Mark::Directory(_) => false,
         }
     }

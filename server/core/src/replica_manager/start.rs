@@ -118,7 +118,7 @@ pub struct Start {
     pub create: CreateRequest,
     /// The create request is to be written to the log, before anything else of the replica.
     pub is_new: bool,
-    /// What its log and snapshot say to the core.
+    /// What its log and snapshot say to the core: of a checkpoint that was rolled forward, as it is on the disk.
     pub recovered: RecoveredGroup,
     /// Its state.
     pub machine: Machine,
@@ -150,7 +150,8 @@ impl Start {
         Start { group, me, create, is_new: true, recovered, machine, snapshot, trim_upto: None, campaign_first }
     }
 
-    /// Of a replica that ran here before, from its state and what the log holds above that.
+    /// Of a replica that ran here before, from its checkpoint, rolled forward as far as `replay` says, and what the log
+    /// holds above that.
     pub(super) fn again(
         group: PartitionId,
         me: ReplicaId,
@@ -165,6 +166,10 @@ impl Start {
         start.is_new = false;
         if !mutant!(install_trims_nothing) {
             start.trim_upto = Some(start.snapshot).filter(|snapshot| *snapshot > replay.decided());
+        }
+        start.snapshot = start.snapshot.max(replay.state());
+        if let Some((upto, bytes)) = replay.evicted {
+            start.recovered.evict(upto, bytes);
         }
         start.replay(replay);
         start

@@ -9,7 +9,7 @@ use coppice_ordering::{Ballot, Config, Configuration, Effect, Input, Paxos, Reco
 use super::*;
 use crate::machine::Machine;
 use crate::machine::partition::Partition;
-use crate::replay::{Entry as LogEntry, Replay};
+use crate::replay::{Entry as LogEntry, ReadsLog, Replay};
 
 const OWN: NodeId = NodeId(1);
 const PARENT: PartitionId = PartitionId(1);

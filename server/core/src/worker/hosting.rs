@@ -47,7 +47,7 @@ impl Worker {
         let (configuration, nodes) = (create.configuration(), create.nodes().collect());
         let config =
             Config { id: me, configuration, seed, incarnation, settings: settings.group.clone(), campaign_first };
-        let logged_bytes = recovered.held_bytes() as u64;
+        let logged_bytes = recovered.logged_bytes() as u64;
         let (executing, mut effects) = (settings.executing, Vec::new());
         let mut replica =
             Replica::recover(group, config, recovered, machine, snapshot, executing, self.now, &mut effects);

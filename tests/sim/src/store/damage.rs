@@ -1,6 +1,6 @@
 //! A disk that does not give what was written: changed bytes, blocks written elsewhere, blocks read from elsewhere.
 
-use coppice_core::replay::{Entry, GroupReplay, Replay};
+use coppice_core::replay::{Entry, GroupReplay, ReadsLog, Replay};
 use coppice_ordering::{Ballot, Configuration, Instance, Lsn, RecoveredGroup};
 use coppice_server::log::engine::Found;
 use coppice_server::log::segment::{BadHeader, Header};

@@ -266,6 +266,11 @@ pub const OTHERS: &[&str] = &[
     "writes_for_ever",
     // What a start replays has no bound (ST4).
     "replays_without_bound",
+    // A start rolls a checkpoint forward by what is not decided, what others must act on, or what an earlier replica of
+    // the group logged (protocol.md 1.6).
+    "rolls_undecided",
+    "rolls_over_boundary",
+    "rolls_over_replica",
     "joins_amid_deletion",
     "one_worker_knows_all",
     "older_map_counts",

@@ -54,6 +54,11 @@ impl PartitionMark {
         self.written
     }
 
+    /// Whether the batch moved a boundary: then somebody must act when it is decided.
+    pub fn moves_boundaries(&self) -> bool {
+        self.seals || !self.joins.is_empty() || !self.forks.is_empty()
+    }
+
     /// Children that begin when the batch is decided.
     pub fn forks(&self) -> &[Fork] {
         &self.forks
