@@ -7,14 +7,16 @@
 # --bin DIR: where coppice and coppice-load are [target/release]
 # --loads L: each ENTRIES/BYTES/SECONDS: entries, bytes of a value, how long they are overwritten [12M/8/20 2M/100/40]
 # --kill: the node is killed; otherwise it gets SIGTERM
+# --rest S: seconds between the end of the load and that [10]
 set -euo pipefail
 
-bin="$(cd "$(dirname "$0")/../.." && pwd)/target/release" loads="12M/8/20 2M/100/40" with=TERM
+bin="$(cd "$(dirname "$0")/../.." && pwd)/target/release" loads="12M/8/20 2M/100/40" with=TERM rest=10
 while [ $# -gt 0 ]; do
     case "$1" in
         --bin) bin="$2"; shift ;;
         --loads) loads="$2"; shift ;;
         --kill) with=KILL ;;
+        --rest) rest="$2"; shift ;;
         *) echo "restart.sh: unknown argument $1" >&2; exit 2 ;;
     esac
     shift
@@ -57,7 +59,7 @@ for load in $loads; do
     "$bin/coppice-load" --quiet fill --entries "$entries" --value-size "$bytes" >/dev/null
     "$bin/coppice-load" --quiet run --workload put --clients 64 --entries "$entries" --value-size "$bytes" \
         --duration "${seconds}s" -o json >/dev/null
-    sleep 10
+    sleep "$rest"
     before="$(memory VmRSS)" log="$(du -sm "$home/data/n1/log" | cut -f1)"
     checkpoints="$(du -sm "$home/data/n1/checkpoints" | cut -f1)"
     kill "-$with" "$node"
