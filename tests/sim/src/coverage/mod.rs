@@ -9,7 +9,7 @@ use coppice_core::worker::{Effect, Note, Report};
 use crate::plan::fault::Kind;
 
 /// All names, in the order of the counters.
-pub const NAMES: [&str; 257] = [
+pub const NAMES: [&str; 260] = [
     "fault: crash",
     "fault: a node stops in order",
     "fault: all nodes crash",
