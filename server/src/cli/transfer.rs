@@ -497,7 +497,7 @@ mod tests {
         }
     }
 
-    /// It named only `status`, and the position that the import had kept was of no use to whoever made room.
+    /// Whoever made room goes on where the import stopped.
     #[test]
     fn what_a_full_cluster_stopped_goes_on_with_resume() {
         let context = Context { verb: "import", ..Context::of_demo("127.0.0.1:7400", Duration::from_secs(5)) };

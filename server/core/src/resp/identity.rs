@@ -212,7 +212,7 @@ impl Identity {
             [b"ID"] => Reply::count(self.id),
             [b"GETNAME"] if self.row.name.is_empty() => Reply::Nil,
             [b"GETNAME"] => Reply::bulk(&self.row.name),
-            [b"SETNAME", _] => match checked_name(&strings[2]) {
+            [b"SETNAME", _] => match checked_name(strings[2]) {
                 Ok(name) => {
                     self.row.name = name;
                     self.publish(context);
@@ -224,7 +224,7 @@ impl Identity {
                 let Some(which) = [&b"LIB-NAME"[..], b"LIB-VER"].iter().position(|known| known == option) else {
                     return Reply::err("CLIENT SETINFO knows LIB-NAME and LIB-VER");
                 };
-                match checked_name(&strings[3]) {
+                match checked_name(strings[3]) {
                     Ok(text) => {
                         self.row.driver[which] = text;
                         self.publish(context);

@@ -81,7 +81,7 @@ pub fn command(strings: &[&[u8]]) -> Reply {
         }
         Some(b"GETKEYS") => match names.first().and_then(|name| commands::find(name)) {
             Some(command) if command.takes(names.len()) => {
-                let keys: Vec<Reply> = command.keys(names.len()).map(|at| Reply::bulk(&names[at])).collect();
+                let keys: Vec<Reply> = command.keys(names.len()).map(|at| Reply::bulk(names[at])).collect();
                 match keys.is_empty() {
                     true => Reply::err("The command has no key arguments"),
                     false => Reply::Array(keys),
