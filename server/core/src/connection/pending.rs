@@ -420,8 +420,8 @@ mod tests {
             "3 and 41 only announce themselves"
         );
         assert_eq!((pending.len(), pending.ranges(), pending.has_parts()), (2, 1, true), "3 and 41 wait for credit");
-        pending.add_credit(3, 1);
-        pending.add_part_credit(41, PartitionId(1), 1);
+        pending.add_credit(3, 1 << 10);
+        pending.add_part_credit(41, PartitionId(1), 1 << 10);
         assert!(!pending.send_chunks((&mut out, 1 << 20), &mut Slice::default()));
         assert_eq!((sent(&mut out).len(), pending.len(), pending.has_streams()), (2, 1, false), "the query goes on");
         assert!(answer(&mut pending, 1, WireReply::Nothing).is_some() && pending.is_idle());
