@@ -74,6 +74,7 @@ pub const OTHERS: &[&str] = &[
     "expiry_by_local_clock",
     "expiry_lost_in_snapshot",
     "merge_counts_on",
+    "merge_shifts_nothing",
     "earlier_leader_counts",
     "put_keeps_expiry",
     "time_goes_back_at_election",

@@ -232,6 +232,8 @@ impl Partition {
             return;
         }
         self.note(change, if below { TreeUndo::Lower } else { TreeUndo::Higher }, mark);
+        let at = if below { self.range.low.clone() } else { left.range.low.clone() };
+        mark.work += self.expiry.join(&left.expiry, &at, below);
         let other = Tree::from(left.tree);
         if below {
             let own = std::mem::replace(&mut self.tree, other);
@@ -241,7 +243,6 @@ impl Partition {
             self.tree.join(other);
             self.range.high = left.range.high;
         }
-        self.expiry.join(&left.expiry, below);
         if !mutant!(merge_drops_sessions) {
             self.sessions.unite(&left.sessions, instance.0, &self.session_limits, &mut mark.sessions);
         }

@@ -14,6 +14,7 @@ use coppice_btree::{
 };
 use coppice_ordering::Ballot;
 
+use super::shifts::{SHIFTS_MAX, Shift, Shifts};
 use crate::machine::entry::Said;
 
 /// Deadlines that one look at what is due reads at most into its index, and drops from it.
@@ -21,6 +22,9 @@ const READ_AT_ONCE: usize = 1_024;
 
 /// In a snapshot, where the length of the first key would stand: who counted the time stands before it.
 const COUNTED_BY: u32 = u32::MAX;
+
+/// The same of shifts, behind that.
+const SHIFTED: u32 = u32::MAX - 1;
 
 /// The time of a partition, and when its keys expire.
 #[derive(Debug, Default)]
@@ -32,8 +36,9 @@ pub struct Expiry {
     /// What the leader of an earlier ballot says in this batch. It moves nothing on, but what its pack sets counts from
     /// there, if that is later.
     earlier: u64,
-    /// Of each key that expires: when, as eight bytes, high ones first.
+    /// Of each key that expires: when, but for the shift of its range.
     deadlines: Tree,
+    shifts: Shifts,
     undo: Undo,
     /// Not replicated: only who leads looks for what is due.
     due: Option<Due>,
@@ -54,6 +59,7 @@ pub(super) struct ExpiryMark {
 pub(super) struct ExpiryBefore {
     mark: ExpiryMark,
     deadlines: Snapshot,
+    shifts: Shifts,
 }
 
 /// What a sealed partition leaves.
@@ -61,6 +67,7 @@ pub(super) struct ExpiryBefore {
 pub(super) struct ExpiryLeft {
     time: u64,
     deadlines: Snapshot,
+    shifts: Shifts,
 }
 
 /// Deadlines in their order. It may hold some that are not true: what was taken back, or left with a split. It lacks
@@ -78,10 +85,6 @@ pub struct DueKeys {
     pub keys: Vec<Bytes>,
     /// There may be more: look again soon.
     pub more: bool,
-}
-
-fn moment(bytes: &[u8]) -> u64 {
-    bytes.try_into().map_or(u64::MAX, u64::from_be_bytes)
 }
 
 impl Expiry {
@@ -107,7 +110,7 @@ impl Expiry {
 
     /// When a key expires.
     pub fn deadline(&self, key: &[u8]) -> Option<u64> {
-        self.deadlines.get(key).map(moment)
+        self.deadlines.get(key).map(|stored| self.shifts.at(key).read(stored))
     }
 
     /// Milliseconds until a key expires; zero: it is due.
@@ -132,14 +135,16 @@ impl Expiry {
     }
 
     fn set(&mut self, key: &[u8], deadline: u64) {
-        let put = self.deadlines.execute(Op::Put { key, value: &deadline.to_be_bytes() }, &mut self.undo);
-        self.reorder(key, put.value().map(|before| moment(before)), Some(deadline));
+        let shift = self.shifts.at(key);
+        let value = shift.write(deadline);
+        let put = self.deadlines.execute(Op::Put { key, value: &value }, &mut self.undo);
+        self.reorder(key, put.value().map(|before| shift.read(before)), Some(shift.read(&value)));
     }
 
     /// The key expires no more; whether it did.
     fn clear(&mut self, key: &[u8]) -> bool {
         let cleared = self.deadlines.execute(Op::Delete { key }, &mut self.undo);
-        self.reorder(key, cleared.value().map(|before| moment(before)), None);
+        self.reorder(key, cleared.value().map(|before| self.shifts.at(key).read(before)), None);
         cleared.value().is_some()
     }
 
@@ -238,14 +243,14 @@ impl Expiry {
             let rest = KeyRange { low: from, high: None };
             let mut rest = self.deadlines.range(&rest);
             for (key, deadline) in rest.by_ref().take(READ_AT_ONCE) {
-                due.order.insert((moment(deadline), Key::from(&*key)));
+                due.order.insert((self.shifts.at(&key).read(deadline), Key::from(&*key)));
             }
             due.unread = rest.next().map(|(key, _)| Key::from(&*key));
         }
         let (mut found, mut bytes, mut stale) = (DueKeys::default(), 0, Vec::new());
         for entry in due.order.iter().take_while(|(deadline, _)| *deadline <= time) {
             let (deadline, key) = entry;
-            if self.deadlines.get(key).map(moment) != Some(*deadline) {
+            if self.deadlines.get(key).map(|stored| self.shifts.at(key).read(stored)) != Some(*deadline) {
                 stale.push(entry.clone());
             } else {
                 bytes += key.len();
@@ -279,7 +284,8 @@ impl Expiry {
         self.deadlines.undo_to(&mut self.undo, mark.at);
         (self.time, self.counted_by) = (mark.time, mark.counted_by);
         if let Some(due) = &mut self.due {
-            let restored = touched.into_iter().filter_map(|key| Some((moment(self.deadlines.get(&key)?), key)));
+            let deadline = |key: &Key| Some(self.shifts.at(key).read(self.deadlines.get(key)?));
+            let restored = touched.into_iter().filter_map(|key| Some((deadline(&key)?, key)));
             due.order.extend(restored);
         }
     }
@@ -300,18 +306,20 @@ impl Expiry {
     pub(super) fn view(&self) -> Expiry {
         let deadlines = self.deadlines.snapshot().into();
         let (time, counted_by, earlier) = (self.time, self.counted_by, self.earlier);
-        Expiry { time, counted_by, earlier, deadlines, undo: self.undo.clone(), due: None, expired: self.expired }
+        let (shifts, undo) = (self.shifts.clone(), self.undo.clone());
+        Expiry { time, counted_by, earlier, deadlines, shifts, undo, due: None, expired: self.expired }
     }
 
     /// How it is before a boundary moves.
     pub(super) fn before(&self) -> ExpiryBefore {
-        ExpiryBefore { mark: self.mark(), deadlines: self.deadlines.snapshot() }
+        ExpiryBefore { mark: self.mark(), deadlines: self.deadlines.snapshot(), shifts: self.shifts.clone() }
     }
 
     /// Takes back what was done since a boundary moved, and that.
     pub(super) fn undo_boundary(&mut self, before: &ExpiryBefore) {
         self.undo_to(before.mark);
         self.deadlines = before.deadlines.clone().into();
+        self.shifts = before.shifts.clone();
         self.read_again();
     }
 
@@ -324,42 +332,51 @@ impl Expiry {
 
     /// Cuts off those at or above `at`: they go on at the same time, counted by whoever leads there. O(log n).
     pub(super) fn split_off(&mut self, at: &[u8]) -> Expiry {
-        Expiry { time: self.time, deadlines: self.deadlines.split_off(at), ..Expiry::default() }
+        let (deadlines, shifts) = (self.deadlines.split_off(at), self.shifts.from(at));
+        self.shifts = self.shifts.below(at);
+        Expiry { time: self.time, deadlines, shifts, ..Expiry::default() }
     }
 
     /// What a sealed partition leaves.
     pub(super) fn left(&self) -> ExpiryLeft {
-        ExpiryLeft { time: self.time, deadlines: self.deadlines.snapshot() }
+        ExpiryLeft { time: self.time, deadlines: self.deadlines.snapshot(), shifts: self.shifts.clone() }
     }
 
-    /// Takes in those of a neighbour, below the own keys or above. Its keys have as long to go as they had there; the
-    /// own time stays, since entries that are under way were written by it. O(log n), and where the times differ what
-    /// the neighbour has.
-    pub(super) fn join(&mut self, left: &ExpiryLeft, below: bool) {
+    /// Takes in those of a neighbour, below the own keys or above; `at` is the first key of the upper side. Its keys
+    /// have as long to go as they had there; the own time stays, since entries that are under way were written by it.
+    /// O(log n): what is stored stays, and counts with the shift of its side. Returns how many deadlines were written
+    /// anew: all, where shifts are as many as may be.
+    pub(super) fn join(&mut self, left: &ExpiryLeft, at: &[u8], below: bool) -> u64 {
         if left.deadlines.is_empty() {
-            return;
+            return 0;
         }
-        let mut other = match left.time == self.time {
-            true => Tree::from(left.deadlines.clone()),
-            false => {
-                let shifted = left.deadlines.iter().map(|(key, deadline)| {
-                    let remaining = moment(deadline).saturating_sub(left.time);
-                    (key, self.time.saturating_add(remaining).to_be_bytes())
-                });
-                Tree::from_sorted(shifted).unwrap_or_default()
-            }
-        };
+        let mut other = Tree::from(left.deadlines.clone());
+        let from = if mutant!(merge_shifts_nothing) { self.time } else { left.time };
+        let mut shifts = left.shifts.moved(from, self.time);
         if below {
             std::mem::swap(&mut self.deadlines, &mut other);
+            std::mem::swap(&mut self.shifts, &mut shifts);
         }
         self.deadlines.join(other);
+        self.shifts = self.shifts.joined(at, &shifts);
         self.read_again();
+        if self.shifts.len() <= SHIFTS_MAX {
+            return 0;
+        }
+        let whole = self.deadlines.snapshot();
+        let unshifted = |stored: &[u8], key: &[u8]| Shift::default().write(self.shifts.at(key).read(stored));
+        let written = whole.iter().map(|(key, stored)| (key.to_vec(), unshifted(stored, &key)));
+        self.deadlines = Tree::from_sorted(written).unwrap_or_default();
+        self.shifts = Shifts::default();
+        self.len()
     }
 
     /// Of time and deadlines; zero where there was never any.
     pub(super) fn digest(&self) -> u64 {
         let by = self.counted_by.round.0.rotate_left(32) ^ u64::from(self.counted_by.replica.0);
-        self.deadlines.digest().0 ^ (self.time ^ by.rotate_left(7)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        self.deadlines.digest().0
+            ^ self.shifts.digest()
+            ^ (self.time ^ by.rotate_left(7)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     /// See [`Tree::settle`].
@@ -376,6 +393,10 @@ impl Expiry {
                 out.put_u32_le(COUNTED_BY);
                 out.put_u64_le(self.counted_by.round.0);
                 out.put_u32_le(self.counted_by.replica.0);
+            }
+            if self.shifts.len() > 0 {
+                out.put_u32_le(SHIFTED);
+                self.shifts.export(&mut out);
             }
             for (key, deadline) in self.deadlines.iter() {
                 out.put_u32_le(key.len() as u32);
@@ -398,6 +419,10 @@ impl Expiry {
             counted_by = Ballot::new(u64::from_le_bytes(*round), u32::from_le_bytes(*replica));
             rest = behind;
         }
+        let mut shifts = Shifts::default();
+        if let Some(behind) = rest.strip_prefix(&SHIFTED.to_le_bytes()) {
+            (shifts, rest) = Shifts::import(behind)?;
+        }
         let mut pairs = Vec::new();
         while let Some((length, behind)) = rest.split_first_chunk::<4>() {
             let (key, behind) = behind.split_at_checked(u32::from_le_bytes(*length) as usize)?;
@@ -406,6 +431,6 @@ impl Expiry {
             rest = behind;
         }
         let deadlines = Tree::from_sorted(pairs).ok().filter(|_| rest.is_empty())?;
-        Some(Expiry { time: u64::from_le_bytes(*time), counted_by, deadlines, ..Expiry::default() })
+        Some(Expiry { time: u64::from_le_bytes(*time), counted_by, deadlines, shifts, ..Expiry::default() })
     }
 }

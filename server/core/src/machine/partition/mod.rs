@@ -10,6 +10,7 @@ mod mark;
 mod overlay;
 mod pack;
 mod reading;
+mod shifts;
 #[cfg(test)]
 mod tests;
 

@@ -301,6 +301,89 @@ fn deadlines_go_with_their_keys_through_splits_and_merges() {
     assert_eq!((lower.partition.digest(), lower.deadline("b")), before);
 }
 
+/// As many deadlines as this time says, each a millisecond behind the one before.
+fn crowd(time: u64, count: u32) -> Deadlines {
+    let mut bytes = time.to_le_bytes().to_vec();
+    for n in 0..count {
+        let key = format!("m{n:08}");
+        bytes.extend((key.len() as u32).to_le_bytes().into_iter().chain(key.into_bytes()));
+        bytes.extend((time + 1_000 + u64::from(n)).to_be_bytes());
+    }
+    Deadlines::import(&bytes).expect("deadlines")
+}
+
+/// A side that is taken in is shifted, and nothing of it is written anew.
+#[test]
+fn a_merge_costs_as_much_with_a_million_deadlines_as_with_one() {
+    let mut works = Vec::new();
+    for count in [1, 1_000_000] {
+        let (mut lower, mut upper) = cut();
+        lower.lease(11, "b", 90_000, 500);
+        upper.partition.set_expiry(crowd(100, count));
+        upper.run(seal(1));
+        assert!(lower.partition.absorb(upper.partition.absorbed_state().expect("sealed")));
+        let before = lower.partition.digest();
+        let (mark, _) = lower.run(join(1));
+        works.push(mark.work());
+        let shared = lower.partition.expiry_mut().settle(b"m00000100", 64).is_shared;
+        assert!(shared || count == 1, "its nodes are those that the neighbour left");
+        assert_eq!(lower.partition.expiry().len(), u64::from(count) + 1);
+        let last = format!("m{:08}", count - 1);
+        let ends = 90_000 + 1_000 + u64::from(count - 1);
+        assert_eq!((lower.deadline("b"), lower.deadline(&last)), (Some(90_500), Some(ends)));
+        // What is set among them is right, whatever came before.
+        lower.lease(12, &last, 90_100, 7);
+        assert_eq!(lower.deadline(&last), Some(90_107));
+        let expiry = lower.partition.expiry();
+        let again = Deadlines::import(&expiry.export()).expect("our own");
+        assert_eq!((again.digest(), again.deadline(last.as_bytes())), (expiry.digest(), Some(90_107)));
+        if count == 1 {
+            let due = lower.partition.expiry_mut().due(90_107, 10, 1_000);
+            assert_eq!(due.keys.concat(), last.as_bytes(), "in the order of the deadlines as they are");
+        }
+        let mut below = lower.partition.expiry().view();
+        let above = below.split_off(b"m");
+        assert_eq!((below.len(), below.deadline(b"b"), below.deadline(last.as_bytes())), (1, Some(90_500), None));
+        assert_eq!((above.time(), above.deadline(last.as_bytes())), (90_100, Some(90_107)));
+        let (mut lower, _) = cut();
+        lower.lease(11, "b", 90_000, 500);
+        assert!(lower.partition.absorb(upper.partition.absorbed_state().expect("sealed")));
+        let (mark, _) = lower.run(join(1));
+        lower.partition.undo(&mark);
+        assert_eq!(lower.partition.digest(), before);
+    }
+    assert_eq!(works[0], works[1]);
+}
+
+/// Each range with a shift of its own costs a step of every look at a deadline, so there are only so many.
+#[test]
+fn deadlines_are_written_anew_where_merges_left_too_many_ranges() {
+    let key = |n: u64| format!("m{n:04}");
+    let mut bytes = 100_u64.to_le_bytes().to_vec();
+    bytes.extend((u32::MAX - 1).to_le_bytes().into_iter().chain(1_024_u32.to_le_bytes()));
+    for n in 0..1_024_u64 {
+        bytes.extend(5_u32.to_le_bytes().into_iter().chain(key(n).into_bytes()));
+        bytes.extend((n + 1).to_le_bytes().into_iter().chain(0_u64.to_le_bytes()));
+    }
+    for n in 0..1_024 {
+        bytes.extend(5_u32.to_le_bytes().into_iter().chain(key(n).into_bytes()).chain(1_000_u64.to_be_bytes()));
+    }
+    let (mut lower, mut upper) = cut();
+    lower.lease(11, "b", 90_000, 500);
+    upper.partition.set_expiry(Deadlines::import(&bytes).expect("deadlines"));
+    assert_eq!(upper.deadline("m0007"), Some(1_008));
+    upper.run(seal(1));
+    assert!(lower.partition.absorb(upper.partition.absorbed_state().expect("sealed")));
+    let before = lower.partition.digest();
+    let (mark, _) = lower.run(join(1));
+    assert_eq!((mark.work(), lower.partition.expiry().export().len()), (1_026, 8 + 13 + 1_024 * 17));
+    for n in [0, 7, 1_023] {
+        assert_eq!(lower.deadline(&key(n)), Some(90_000 + 1_001 + n - 100));
+    }
+    lower.partition.undo(&mark);
+    assert_eq!(lower.partition.digest(), before);
+}
+
 #[test]
 fn the_child_of_a_split_goes_on_at_its_parents_time() {
     let mut log = Log::new();
@@ -382,6 +465,7 @@ fn who_leads_finds_what_is_due_whatever_was_taken_back_or_cut_off() {
 fn planted_bugs_are_caught() {
     for (mutant, test) in [
         ("guard_ignored", "operations_run_together_if_all_guards_hold_and_else_not_at_all"),
+        ("merge_shifts_nothing", "deadlines_go_with_their_keys_through_splits_and_merges"),
         ("put_keeps_expiry", "whatever_writes_a_key_anew_ends_its_expiry_and_edits_keep_it"),
         ("time_goes_back_at_election", "a_key_expires_by_the_log_and_not_before_its_time"),
     ] {
