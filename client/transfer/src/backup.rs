@@ -27,8 +27,8 @@ const READINGS_MAX: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause behind a chunk: the reading must end before its snapshots expire.
 const PACE_PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Shorter pauses are added up, since nodes use them: a node compares 32 chunks ahead of the reader, which takes it some
-/// five milliseconds.
+/// Shorter pauses are added up, since nodes use them: a node compares 32 chunks ahead of the reader, which takes it
+/// some five milliseconds.
 const PACE_PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Chunks that wait to be written: what the reader is ahead of the disk.
 const CHUNKS_AHEAD: usize = 8;
