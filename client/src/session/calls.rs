@@ -90,7 +90,7 @@ impl Request {
 }
 
 /// Names a call as long as it waits, and nothing afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallKey {
     index: u32,
     generation: u32,

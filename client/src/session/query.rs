@@ -171,11 +171,13 @@ impl Query {
         for part in self.parts[places].iter_mut().filter(|part| part.end.is_none()) {
             let (Some((low, high, _)), Some(peer)) = (&part.plan, part.peer) else { continue };
             let is_new = part.told.is_none();
-            let told = part.told.get_or_insert_with(|| Told::new(&comparison.stretches, low, high.as_deref()));
+            let new = || Told::new(&comparison.stretches, low, high.as_deref());
+            let mut told = part.told.clone().unwrap_or_else(new);
             if !is_new && told.next() >= horizon {
                 break;
             }
             let Some(stretches) = told.more(horizon) else { continue };
+            part.told = Some(told);
             let credit = if is_new { first - part.credit } else { 0 };
             part.credit += credit;
             tellings.push(Telling { peer, partition: part.partition, stretches, credit: credit as u32 });
@@ -308,8 +310,9 @@ impl Query {
             return None;
         }
         let (max, unread) = (i64::from(self.credit_max), self.unread.max(0));
-        let first = i64::from(self.credit_first);
-        let part = self.current()?;
+        let (first, compares) = (i64::from(self.credit_first), self.compares);
+        // Without a word of what the reader holds its server would send all pairs: its first credit goes with that.
+        let part = self.current().filter(|part| !compares || part.told.is_some())?;
         let (partition, peer) = (part.partition, part.peer?);
         let room = max - unread - part.credit.max(0);
         if room <= 0 || part.credit > first / 2 || (part.credit > 0 && room < max / 4) {
@@ -399,5 +402,70 @@ impl PartStream {
         let next = self.told.as_mut().and_then(|told| told.on_part(part));
         self.held.push_back((body.clone(), next));
         Verdict::Yes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+    use crate::wire::part::PartHead;
+    use crate::wire::{Compared, FrameDecoder, MapVersion, PairsSum, PartWriter, STRETCHES_MAX, Stretch, SubRange};
+
+    fn chunk(of: u32, number: u32, compared: Option<Compared>, end: Option<PartEnd>) -> Bytes {
+        let mut out = BytesMut::new();
+        let position = Position { partition: PartitionId(of), instance: 1, index: 0 };
+        let head = PartHead { stream: 1, position, ticket: Some(Ticket::default()), version: None, keys_only: false };
+        let writer = PartWriter::new(&mut out, &head, number, true);
+        let writer = if let Some(compared) = compared { writer.compared(compared) } else { writer };
+        writer.finish(0, end);
+        let mut decoder = FrameDecoder::default();
+        decoder.feed(&out);
+        decoder.next_frame().expect("ours").expect("one").body.clone()
+    }
+
+    #[test]
+    fn a_part_has_no_credit_before_its_server_is_told_what_the_reader_holds() {
+        let boundary = STRETCHES_MAX as u8;
+        let stretch = |n: u8| Stretch {
+            low: [n][..].into(),
+            high: Some([n + 1][..].into()),
+            sum: PairsSum { pairs: 1, bytes: 1, hash: [n; 32] },
+        };
+        let mut comparison = Comparison::new((0..3 * boundary).map(stretch).collect());
+        let mut query = Query::new(CallKey::default(), (0, 1), (Bytes::new(), None, false), (16 << 10, 1 << 20), true);
+        let high = Bytes::from(vec![boundary]);
+        let sub = |n: u32, low: Bytes, high| SubRange { partition: PartitionId(n), low, high, node: NodeId(n) };
+        let parts = vec![sub(1, Bytes::new(), Some(high.clone())), sub(2, high, None)];
+        query.on_plan(QueryPlan { ticket: Ticket::default(), version: MapVersion(1), parts });
+        query.on_completed(Ticket::default());
+        let take = |query: &mut Query, of: u32, body: Bytes| {
+            let part = Part::decode(&body).expect("ours");
+            assert_eq!(query.on_part(of as usize, &part, &body), Verdict::Yes);
+        };
+        for of in [1, 2] {
+            take(&mut query, of, chunk(of, 0, None, None));
+            let told = query.tell(Some(PartitionId(of)), &comparison);
+            assert_eq!(told.len(), usize::from(of == 1), "the second begins beyond what may be told: {told:?}");
+        }
+        // The first part ends before the reader has consumed any of it.
+        for number in 0..u32::from(boundary) {
+            let end = (number + 1 == u32::from(boundary)).then_some(PartEnd::Complete);
+            take(&mut query, 1, chunk(1, number + 1, Some(Compared { number: number.into(), same: true }), end));
+        }
+        let mut chunks = Vec::new();
+        query.give(&mut chunks);
+        chunks.iter().for_each(|(chunk, next)| comparison.on_given(chunk.len(), *next));
+        assert_eq!((query.turn, query.grant()), (1, None));
+        // With what it consumes the second one's turn comes: it is told, and given credit with that.
+        let mut tellings = Vec::new();
+        for (chunk, _) in chunks {
+            comparison.on_consumed(chunk.len() as u32);
+            query.on_read(chunk.len() as u32);
+            tellings.extend(query.tell(None, &comparison));
+        }
+        let first = tellings.first().expect("it is told");
+        assert!(first.partition == PartitionId(2) && first.credit > 0, "{tellings:?}");
     }
 }
