@@ -52,6 +52,13 @@ impl Heartbeats {
         self.begun_at.get(index).copied()
     }
 
+    /// A quorum has acknowledged this round: the few that are asked for reads answer, as far as that.
+    pub fn note_acked(&mut self, round: HeartbeatRound) {
+        let unanswered = self.begun_at(round.next());
+        let since = self.few_since.filter(|_| round < self.newest);
+        self.few_since = since.map(|since| unanswered.map_or(since, |begun| begun.max(since)));
+    }
+
     pub fn is_quiescent(&self) -> bool {
         self.quiescent.is_some()
     }

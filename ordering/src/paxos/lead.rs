@@ -181,7 +181,7 @@ impl Paxos {
         }
         let proposed = proposer.window.next().previous();
         let idle = acked >= proposer.heartbeats.newest;
-        proposer.heartbeats.few_since.take_if(|_| idle);
+        proposer.heartbeats.note_acked(acked);
         if proposer.everybody_at().is_some_and(|at| at <= now) {
             self.begin_round(true, effects);
         } else if proposer.confirmations.wants_round(proposer.heartbeats.newest, proposed)
