@@ -103,6 +103,7 @@ impl Machine {
         let mark = partition.execute(instance, batch, &mut Vec::new());
         if (mark.moves_boundaries() || mark.awaits().is_some()) && !mutant!(rolls_over_boundary) {
             partition.undo(&mark);
+            partition.take_placed(&mut Vec::new());
             return false;
         }
         partition.confirm(&mark, None);
