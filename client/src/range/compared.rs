@@ -63,7 +63,7 @@ impl ComparedRange {
             };
             let number = usize::try_from(compared.number).unwrap_or(usize::MAX);
             let stretch = self.stretches.get(number).filter(|_| number >= self.next);
-            // One that is not the same may lie behind the reader, whose server was told of it late: nothing is left out.
+            // One that is not the same may lie behind the reader: its server heard of it late, and had sent its pairs.
             let is_behind = |stretch: &Stretch| self.stream.any && self.stream.last[..] >= stretch.low[..];
             let Some(stretch) = stretch.filter(|stretch| !(compared.same && is_behind(stretch))) else {
                 return Err(Error::failed(Reason::Incompatible("a node compared what it was not told".into())));
