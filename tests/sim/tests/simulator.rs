@@ -112,7 +112,7 @@ fn planted_bugs_that_make_clients_wait_are_caught() {
         ("deaf_leader_stays", "the coordinator hears nobody"),
         ("client_follows_the_gone", "node dies"),
     ] {
-        let output = simulate(&["cuts", "--count", "2", "--only", cut], mutant);
+        let output = simulate(&["cuts", "--count", "6", "--only", cut], mutant);
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(!output.status.success() && said.contains(" ms: c"), "{mutant} under {cut}: {said}");
     }
