@@ -49,6 +49,7 @@ pub const PAXOS: &[&str] = &[
     "question_of_another_ballot",
     "leader_deaf_to_watermarks",
     "deaf_leader_is_mute",
+    "few_asked_for_ever",
 ];
 
 /// Every mutant of the multicast, in the order of hazards.md 6.

@@ -63,6 +63,7 @@ const CAUGHT_BY: &[(&str, &str)] = &[
     ("question_of_another_ballot", "rd15_a_question_confirms_no_leader_whom_the_asker_has_left"),
     ("leader_deaf_to_watermarks", "a_follower_tells_its_leader_what_is_released"),
     ("deaf_leader_is_mute", "px13_a_deaf_leader_resigns"),
+    ("few_asked_for_ever", "reads_are_confirmed"),
 ];
 
 /// They break liveness: a script that prints something else has caught them.
@@ -80,6 +81,7 @@ const LIVENESS: &[&str] = &[
     "deaf_leader_is_mute",
     "transfer_unanswered",
     "transfer_pauses_on",
+    "few_asked_for_ever",
 ];
 
 fn scripts() -> Vec<(String, String)> {

@@ -138,6 +138,8 @@ pub const OTHERS: &[&str] = &[
     "watermark_kept_to_itself",
     // A replica that hears its leader and is not heard lets reads wait for ever (protocol.md 7).
     "asked_reads_wait",
+    // Reads wait for the few that were asked to confirm them, though these are gone (protocol.md 7).
+    "few_asked_for_ever",
     // A leader that resigns because it hears nobody says so to nobody (protocol.md 1.3).
     "deaf_leader_is_mute",
     // A client waits for a connection to a leader that is gone, because others name it (operations.md 3).
